@@ -1,0 +1,61 @@
+"""TensorCast: one layer under every tensor that an LLM cluster moves.
+
+The public names are loaded on first use, so that `tensorcast.schema` never imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorcast.client import (
+        Artifact,
+        AsyncClient,
+        Cancelled,
+        Client,
+        Conflict,
+        Corrupt,
+        InvalidArgument,
+        NotFound,
+        Operation,
+        OutOfCapacity,
+        PermissionDenied,
+        TensorCastError,
+        Timeout,
+        Unavailable,
+        View,
+        connect,
+        connect_async,
+    )
+
+__all__ = [
+    "Artifact",
+    "AsyncClient",
+    "Cancelled",
+    "Client",
+    "Conflict",
+    "Corrupt",
+    "InvalidArgument",
+    "NotFound",
+    "Operation",
+    "OutOfCapacity",
+    "PermissionDenied",
+    "TensorCastError",
+    "Timeout",
+    "Unavailable",
+    "View",
+    "connect",
+    "connect_async",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from tensorcast import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

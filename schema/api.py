@@ -1,0 +1,280 @@
+"""What clients ask the control plane (a NATS request for each verb) and what it answers.
+
+A request goes to `subjects.api_subject(cluster, verb)`; the answer is a `Reply`. Field names of the
+answers are those of the public JSON output and stay.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from tensorcast.schema.commands import Command
+from tensorcast.schema.errors import ErrorBody, from_body
+from tensorcast.schema.ids import ArtifactId, EventId, Key, NodeId, OperationId, Seq, Tier
+
+LIST_MAX = 1000
+WAIT_S_MAX = 20.0
+"""A waiting request is answered after at most so long; the caller asks again."""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+# ---- requests ------------------------------------------------------------------------------
+
+
+class Execute(_Message, frozen=True, kw_only=True):
+    """Verb `execute`: decide a command and append its events. Answer: `Executed`."""
+
+    command: Command
+    actor: str
+    force: bool = False
+
+
+class Show(_Message, frozen=True, kw_only=True):
+    """Verbs `artifact.show`, `artifact.tensors`, `key.show`, `operation.show`, `node.show`:
+    `what` is a key, an id or an unambiguous beginning of an id (6 characters or more). The answer
+    includes everything up to event `after`."""
+
+    what: str
+    after: Seq = Seq(0)
+
+
+class Browse(_Message, frozen=True, kw_only=True):
+    """Verbs `artifact.list`, `key.list`, `operation.list`, `node.list`: newest first."""
+
+    limit: int = LIST_MAX
+    after: Seq = Seq(0)
+    status: str | None = None
+    node: NodeId | None = None
+    artifact: str | None = None
+
+
+class AuditQuery(_Message, frozen=True, kw_only=True):
+    """Verbs `audit.log` and `artifact.history`: events in the order of the log from position
+    `since` on (exclusive). `what` (key, id, node or operation) selects the events about it; for an
+    artifact these include its replicas, operations, leases and keys."""
+
+    what: str | None = None
+    artifact: str | None = None
+    node: NodeId | None = None
+    actor: str | None = None
+    type: str | None = None
+    cause: EventId | None = None
+    time_from: datetime | None = None
+    time_to: datetime | None = None
+    since: Seq = Seq(0)
+    limit: int = LIST_MAX
+    newest: bool = False
+    after: Seq = Seq(0)
+
+
+class ReplayQuery(_Message, frozen=True, kw_only=True):
+    """Verb `replay`: the state as it was after event `to_seq`, or after the last event not later
+    than `to_time`. `what` (with `kind` artifact, node or operation) keeps only what concerns it."""
+
+    to_seq: Seq | None = None
+    to_time: datetime | None = None
+    kind: str | None = None
+    what: str | None = None
+
+
+class WaitOperation(_Message, frozen=True, kw_only=True):
+    """Verb `operation.wait`: answers the operation when it ended, or as it is after `timeout_s`."""
+
+    operation: OperationId
+    timeout_s: float
+
+
+class WaitReplicas(_Message, frozen=True, kw_only=True):
+    """Verb `replicas.wait`: answers `ReplicasProgress` when each node has the replica that was
+    requested by event `request`, or finally failed to make it, or after `timeout_s`."""
+
+    artifact: ArtifactId
+    nodes: tuple[NodeId, ...]
+    tier: Tier
+    request: EventId
+    timeout_s: float
+
+
+class Ask(_Message, frozen=True, kw_only=True):
+    """Verb `status`."""
+
+
+# ---- answers -------------------------------------------------------------------------------
+
+
+class Executed(_Message, frozen=True, kw_only=True):
+    """`events` are the ids of the appended events (none: it was already so); `seq` is the position
+    of the last one, or of the aggregate's last event."""
+
+    events: tuple[EventId, ...]
+    seq: Seq
+
+
+class ReplicaInfo(_Message, frozen=True, kw_only=True):
+    node: NodeId
+    tier: Tier
+    state: str
+    chunks_ready: int
+    chunks_total: int
+
+
+class ArtifactInfo(_Message, frozen=True, kw_only=True):
+    """`state` is sealed or removed; `seq` the position of its last own event."""
+
+    id: ArtifactId
+    kind: str
+    state: str
+    bytes: int
+    tensors: int
+    labels: dict[str, str]
+    keys: tuple[Key, ...]
+    replicas: tuple[ReplicaInfo, ...]
+    pinned: bool
+    leases: int
+    sealed_at: datetime
+    seq: Seq
+
+
+class TensorInfo(_Message, frozen=True, kw_only=True):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+
+
+class KeyMove(_Message, frozen=True, kw_only=True):
+    artifact: ArtifactId | None
+    at: datetime
+    actor: str
+    seq: Seq
+
+
+class KeyInfo(_Message, frozen=True, kw_only=True):
+    key: Key
+    artifact: ArtifactId | None
+    version: int
+    history: tuple[KeyMove, ...] = ()
+
+
+class FaultInfo(_Message, frozen=True, kw_only=True):
+    kind: str
+    detail: str
+    retryable: bool
+
+
+class OperationInfo(_Message, frozen=True, kw_only=True):
+    """`chunks_ready` of `chunks_total` tell the progress of the replica that it makes."""
+
+    id: OperationId
+    kind: str
+    node: NodeId
+    artifact: ArtifactId
+    status: str
+    attempt: int
+    bytes_moved: int
+    transports: dict[str, int]
+    policy: str
+    cause: EventId | None
+    fault: FaultInfo | None
+    issued_at: datetime
+    ended_at: datetime | None
+    chunks_ready: int = 0
+    chunks_total: int = 0
+
+
+class TierInfo(_Message, frozen=True, kw_only=True):
+    """Bytes; `used` counts the artifacts whose replicas are there."""
+
+    capacity: int
+    used: int
+
+
+class NodeInfo(_Message, frozen=True, kw_only=True):
+    node: NodeId
+    epoch: int
+    state: str
+    address: str
+    cordoned: bool
+    draining: bool
+    tiers: dict[Tier, TierInfo]
+    transports: tuple[str, ...]
+    replicas: int
+    labels: dict[str, str]
+    joined_at: datetime
+
+
+class EventInfo(_Message, frozen=True, kw_only=True):
+    seq: Seq
+    id: EventId
+    type: str
+    v: int
+    at: datetime
+    actor: str
+    cause: EventId | None
+    data: msgspec.Raw
+
+
+class ReplayInfo(_Message, frozen=True, kw_only=True):
+    at_seq: Seq
+    artifacts: tuple[ArtifactInfo, ...]
+    keys: tuple[KeyInfo, ...]
+    nodes: tuple[NodeInfo, ...]
+    operations: tuple[OperationInfo, ...]
+    plans: tuple[str, ...] = ()
+
+
+class ReplicasProgress(_Message, frozen=True, kw_only=True):
+    """`done`: nothing is left to wait for. `failed` are the operations that will not succeed."""
+
+    done: bool
+    ready: tuple[NodeId, ...]
+    operations: tuple[OperationInfo, ...]
+    failed: tuple[OperationInfo, ...]
+    bytes_ready: int
+    bytes_total: int
+
+
+class ClusterStatus(_Message, frozen=True, kw_only=True):
+    """Positions: of the log, of what Postgres has committed, of what the schedulers have seen."""
+
+    cluster: str
+    last_seq: Seq
+    committed_seq: Seq
+    scheduled_seq: Seq
+    nodes: tuple[NodeInfo, ...]
+    problems: tuple[str, ...] = ()
+
+
+class Reply(_Message, frozen=True, kw_only=True):
+    """Either `ok` (the answer as JSON) or `error`."""
+
+    ok: msgspec.Raw | None = None
+    error: ErrorBody | None = None
+
+
+T = TypeVar("T")
+
+
+def reply_ok(answer: object) -> bytes:
+    """The bytes of a good answer."""
+    return msgspec.json.encode({"ok": answer})
+
+
+def reply_error(body: ErrorBody) -> bytes:
+    """The bytes of a refusal."""
+    return msgspec.json.encode({"error": body})
+
+
+def parse_reply(payload: bytes, answer: type[T]) -> T:
+    """The answer in a reply. Raises the error that it carries."""
+    reply = msgspec.json.decode(payload, type=Reply)
+    if reply.error is not None:
+        raise from_body(reply.error)
+    return msgspec.json.decode(reply.ok or b"null", type=answer)

@@ -1,0 +1,185 @@
+"""The whole log folded into one value: what schedulers, movers, the API and `replay` know.
+
+`project(view, recorded)` is the only fold; the read models in Postgres hold the same states. The
+maps are persistent (a changed copy shares all the rest), so a view can be kept at no cost.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from immutables import Map
+
+from tensorcast.schema.aggregates import artifact, key, lease, node, operation, replica
+from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.aggregates.key import KeyState, KeyStatus
+from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
+from tensorcast.schema.aggregates.node import Node
+from tensorcast.schema.aggregates.operation import OPEN, Operation
+from tensorcast.schema.aggregates.replica import Replica
+from tensorcast.schema.commands import (
+    ArtifactCommand,
+    Command,
+    KeyCommand,
+    LeaseCommand,
+    NodeCommand,
+    OperationCommand,
+    ReplicaCommand,
+    aggregate_of,
+)
+from tensorcast.schema.envelope import Recorded
+from tensorcast.schema.errors import Rejected
+from tensorcast.schema.events import (
+    ArtifactEvent,
+    Event,
+    KeyEvent,
+    NodeEvent,
+    OperationEvent,
+    ReplicaEvent,
+    UnknownEvent,
+)
+from tensorcast.schema.ids import (
+    ArtifactId,
+    Key,
+    LeaseId,
+    NodeId,
+    OperationId,
+    ReplicaId,
+    Seq,
+)
+
+State = Artifact | KeyState | Replica | Operation | Node | Lease
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """The states of all aggregates after event `at`, and the indexes that readers need.
+
+    `open_operations` are those issued or running; `leases_by_artifact` holds the leases in force;
+    `keys_by_artifact` the keys that point to it now. `skipped` counts events that could not follow
+    (it stays 0 as long as every writer decides before it appends).
+    """
+
+    at: Seq = Seq(0)
+    artifacts: Map[ArtifactId, Artifact] = Map()
+    keys: Map[Key, KeyState] = Map()
+    replicas: Map[ReplicaId, Replica] = Map()
+    operations: Map[OperationId, Operation] = Map()
+    nodes: Map[NodeId, Node] = Map()
+    leases: Map[LeaseId, Lease] = Map()
+    replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
+    replicas_by_node: Map[NodeId, frozenset[ReplicaId]] = Map()
+    keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
+    leases_by_artifact: Map[ArtifactId, frozenset[LeaseId]] = Map()
+    open_operations: frozenset[OperationId] = frozenset()
+    skipped: int = 0
+
+
+def project(view: ClusterView, recorded: Recorded) -> ClusterView:
+    """The view after one more event. Events must come in the order of the log; one at or before
+    `view.at` changes nothing, so redelivery is harmless."""
+    if recorded.seq <= view.at:
+        return view
+    event = recorded.event
+    try:
+        changes = {} if isinstance(event, UnknownEvent) else _changes(view, recorded, event)
+    except Rejected:
+        changes = {"skipped": view.skipped + 1}
+    return msgspec.structs.replace(view, at=recorded.seq, **changes)
+
+
+def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
+    """The new state of the aggregate that `event` belongs to. Raises Rejected."""
+    if isinstance(event, ArtifactEvent):
+        return artifact.evolve(view.artifacts.get(event.artifact), recorded, event)
+    if isinstance(event, KeyEvent):
+        return key.evolve(view.keys.get(event.key), recorded, event)
+    if isinstance(event, ReplicaEvent):
+        return replica.evolve(view.replicas.get(event.replica), recorded, event)
+    if isinstance(event, OperationEvent):
+        return operation.evolve(view.operations.get(event.operation), recorded, event)
+    if isinstance(event, NodeEvent):
+        return node.evolve(view.nodes.get(event.node), recorded, event)
+    return lease.evolve(view.leases.get(event.lease), recorded, event)
+
+
+def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]:
+    """The events of a command against the view, and the position that the append must expect of
+    the aggregate (0: it must be new). Raises what the aggregate's `decide` raises."""
+    events: tuple[Event, ...]
+    state: State | None
+    if isinstance(command, ArtifactCommand):
+        state = view.artifacts.get(command.artifact)
+        events = artifact.decide(state, command)
+    elif isinstance(command, KeyCommand):
+        state = view.keys.get(command.key)
+        events = key.decide(state, command)
+    elif isinstance(command, ReplicaCommand):
+        state = view.replicas.get(command.replica)
+        events = replica.decide(state, command)
+    elif isinstance(command, OperationCommand):
+        state = view.operations.get(command.operation)
+        events = operation.decide(state, command)
+    elif isinstance(command, NodeCommand):
+        state = view.nodes.get(command.node)
+        events = node.decide(state, command)
+    else:
+        assert isinstance(command, LeaseCommand), aggregate_of(command)
+        state = view.leases.get(command.lease)
+        events = lease.decide(state, command)
+    return events, state.version if state else Seq(0)
+
+
+def _changes(view: ClusterView, recorded: Recorded, event: Event) -> dict[str, object]:
+    state = evolve(view, recorded, event)
+    match state:
+        case Artifact():
+            return {"artifacts": view.artifacts.set(state.id, state)}
+        case KeyState():
+            return _key_changes(view, state)
+        case Replica():
+            return {
+                "replicas": view.replicas.set(state.id, state),
+                "replicas_by_artifact": _with(view.replicas_by_artifact, state.artifact, state.id),
+                "replicas_by_node": _with(view.replicas_by_node, state.node, state.id),
+            }
+        case Operation():
+            still = state.status in OPEN
+            alone = frozenset({state.id})
+            opened = view.open_operations
+            return {
+                "operations": view.operations.set(state.id, state),
+                "open_operations": opened | alone if still else opened - alone,
+            }
+        case Node():
+            return {"nodes": view.nodes.set(state.id, state)}
+        case Lease():
+            change = _with if state.status is LeaseStatus.HELD else _without
+            return {
+                "leases": view.leases.set(state.id, state),
+                "leases_by_artifact": change(view.leases_by_artifact, state.artifact, state.id),
+            }
+
+
+def _key_changes(view: ClusterView, state: KeyState) -> dict[str, object]:
+    by_artifact = view.keys_by_artifact
+    before = view.keys.get(state.key)
+    if before is not None:
+        by_artifact = _without(by_artifact, before.artifact, state.key)
+    if state.status is KeyStatus.SET:
+        by_artifact = _with(by_artifact, state.artifact, state.key)
+    return {"keys": view.keys.set(state.key, state), "keys_by_artifact": by_artifact}
+
+
+def _with(index: Map[K, frozenset[V]], at: K, member: V) -> Map[K, frozenset[V]]:
+    members = index.get(at, frozenset())
+    return index if member in members else index.set(at, members | {member})
+
+
+def _without(index: Map[K, frozenset[V]], at: K, member: V) -> Map[K, frozenset[V]]:
+    members = index.get(at, frozenset()) - {member}
+    if members:
+        return index.set(at, members)
+    return index.delete(at) if at in index else index

@@ -1,0 +1,94 @@
+"""Bytes to events and back: JSON by msgspec, validated, readable with `psql` and `nats`.
+
+An event type or a version of a newer release survives a round trip as `UnknownEvent`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from tensorcast.schema.envelope import Draft, Recorded
+from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.events import EVENT_TYPES, TYPE_NAMES, Event, UnknownEvent
+from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.upcast import current_version, upcast
+
+EVENT_BYTES_MAX = 7 << 20
+"""Largest encoded event; the servers of a cluster accept payloads of 8 MiB."""
+
+
+class _Wire(msgspec.Struct, kw_only=True):
+    id: EventId
+    type: str
+    v: int
+    at: datetime
+    actor: str
+    cause: EventId | None = None
+    trace: str | None = None
+    data: msgspec.Raw
+
+
+_encoder = msgspec.json.Encoder()
+_wire_decoder = msgspec.json.Decoder(_Wire)
+_event_decoders = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()}
+
+
+def encode(draft: Draft) -> bytes:
+    """The bytes of one event in the log."""
+    event_type = TYPE_NAMES[type(draft.event)]
+    return _encoder.encode(
+        _Wire(
+            id=draft.id,
+            type=event_type,
+            v=current_version(event_type),
+            at=draft.at,
+            actor=draft.actor,
+            cause=draft.cause,
+            trace=draft.trace,
+            data=msgspec.Raw(_encoder.encode(draft.event)),
+        )
+    )
+
+
+def encode_data(event: Event | UnknownEvent) -> bytes:
+    """The `data` part alone, as JSON."""
+    if isinstance(event, UnknownEvent):
+        return bytes(event.data)
+    return _encoder.encode(event)
+
+
+def decode(payload: bytes, seq: Seq) -> Recorded:
+    """The event that stands at `seq`. Raises Corrupt when the bytes are not an event."""
+    try:
+        wire = _wire_decoder.decode(payload)
+        event = decode_event(wire.type, wire.v, wire.data)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(
+            f"The event at position {seq} cannot be read: {error}.",
+            hint="Was it written by another program? See `tcctl audit log`.",
+        ) from error
+    return Recorded(
+        seq=seq,
+        id=wire.id,
+        type=wire.type,
+        v=wire.v,
+        at=wire.at,
+        actor=wire.actor,
+        cause=wire.cause,
+        trace=wire.trace,
+        event=event,
+    )
+
+
+def decode_event(event_type: str, version: int, data: bytes | msgspec.Raw) -> Event | UnknownEvent:
+    """One event from its type, version and JSON data. Raises msgspec.MsgspecError."""
+    decoder = _event_decoders.get(event_type)
+    current = current_version(event_type)
+    if decoder is None or version > current:
+        return UnknownEvent(type=event_type, v=version, data=msgspec.Raw(bytes(data)))
+    if version == current:
+        return decoder.decode(data)
+    old: dict[str, object] = msgspec.json.decode(data, type=dict[str, object])
+    return decoder.decode(_encoder.encode(upcast(event_type, version, old)))

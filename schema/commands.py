@@ -1,0 +1,306 @@
+"""Every intent: imperative, frozen, one closed union.
+
+`decide` turns it into events or refuses it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.events import AggregateKind
+from tensorcast.schema.faults import Fault
+from tensorcast.schema.ids import (
+    ArtifactId,
+    Epoch,
+    Key,
+    LeaseId,
+    NodeId,
+    OperationId,
+    ReplicaId,
+    Tier,
+)
+from tensorcast.schema.tensors import Manifest
+from tensorcast.schema.work import Work
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command", tag=True):
+    pass
+
+
+class SealArtifact(_Command, frozen=True, kw_only=True):
+    artifact: ArtifactId
+    kind: str
+    manifest: Manifest
+    labels: dict[str, str] = {}
+
+
+class PinArtifact(_Command, frozen=True, kw_only=True):
+    artifact: ArtifactId
+
+
+class UnpinArtifact(_Command, frozen=True, kw_only=True):
+    artifact: ArtifactId
+
+
+class RequestReplicas(_Command, frozen=True, kw_only=True):
+    artifact: ArtifactId
+    nodes: tuple[NodeId, ...]
+    tier: Tier = Tier.DRAM
+
+
+class RequestVerification(_Command, frozen=True, kw_only=True):
+    artifact: ArtifactId
+    replicas: tuple[ReplicaId, ...]
+
+
+class RemoveArtifact(_Command, frozen=True, kw_only=True):
+    artifact: ArtifactId
+
+
+class MoveKey(_Command, frozen=True, kw_only=True):
+    """Compare-and-set: `expect` is what the key must point to now; None: it must not exist."""
+
+    key: Key
+    artifact: ArtifactId
+    expect: ArtifactId | None = None
+
+
+class RemoveKey(_Command, frozen=True, kw_only=True):
+    """`expect`: what the key must point to now; None: anything."""
+
+    key: Key
+    expect: ArtifactId | None = None
+
+
+class StartReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    artifact: ArtifactId
+    node: NodeId
+    tier: Tier
+    epoch: Epoch
+    chunks_total: int
+
+
+class FillReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    epoch: Epoch
+    chunks: ChunkSet
+
+
+class CompleteReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    artifact: ArtifactId
+    node: NodeId
+    tier: Tier
+    epoch: Epoch
+    chunks_total: int
+
+
+class CorruptReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    epoch: Epoch
+    chunks: ChunkSet
+    detail: str
+
+
+class EvictReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    epoch: Epoch
+    reason: str
+
+
+class DropReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    epoch: Epoch
+
+
+class LoseReplica(_Command, frozen=True, kw_only=True):
+    replica: ReplicaId
+    epoch: Epoch
+    detail: str
+
+
+class IssueOperation(_Command, frozen=True, kw_only=True):
+    operation: OperationId
+    node: NodeId
+    work: Work
+    policy: str
+
+
+class StartOperation(_Command, frozen=True, kw_only=True):
+    operation: OperationId
+    epoch: Epoch
+
+
+class SucceedOperation(_Command, frozen=True, kw_only=True):
+    operation: OperationId
+    epoch: Epoch
+    bytes_moved: int
+    transports: dict[str, int] = {}
+
+
+class FailOperation(_Command, frozen=True, kw_only=True):
+    operation: OperationId
+    epoch: Epoch
+    fault: Fault
+    bytes_moved: int = 0
+
+
+class RetryOperation(_Command, frozen=True, kw_only=True):
+    """`attempt`: the number of the try that shall follow; None: the next one."""
+
+    operation: OperationId
+    attempt: int | None = None
+
+
+class CancelOperation(_Command, frozen=True, kw_only=True):
+    operation: OperationId
+    reason: str
+
+
+class JoinNode(_Command, frozen=True, kw_only=True):
+    node: NodeId
+    epoch: Epoch
+    address: str
+    tiers: dict[Tier, int]
+    transports: tuple[str, ...]
+    labels: dict[str, str] = {}
+
+
+class LeaveNode(_Command, frozen=True, kw_only=True):
+    node: NodeId
+    epoch: Epoch
+
+
+class LoseNode(_Command, frozen=True, kw_only=True):
+    node: NodeId
+    epoch: Epoch
+    silent_s: float
+
+
+class CordonNode(_Command, frozen=True, kw_only=True):
+    node: NodeId
+
+
+class UncordonNode(_Command, frozen=True, kw_only=True):
+    node: NodeId
+
+
+class DrainNode(_Command, frozen=True, kw_only=True):
+    node: NodeId
+
+
+class ReportPressure(_Command, frozen=True, kw_only=True):
+    node: NodeId
+    epoch: Epoch
+    tier: Tier
+    needed_bytes: int
+    candidates: tuple[ReplicaId, ...]
+
+
+class AcquireLease(_Command, frozen=True, kw_only=True):
+    lease: LeaseId
+    artifact: ArtifactId
+    node: NodeId | None
+    holder: str
+    ttl_s: float
+
+
+class ReleaseLease(_Command, frozen=True, kw_only=True):
+    lease: LeaseId
+
+
+class ExpireLease(_Command, frozen=True, kw_only=True):
+    lease: LeaseId
+    last_seen: datetime
+
+
+ArtifactCommand = (
+    SealArtifact
+    | PinArtifact
+    | UnpinArtifact
+    | RequestReplicas
+    | RequestVerification
+    | RemoveArtifact
+)
+KeyCommand = MoveKey | RemoveKey
+ReplicaCommand = (
+    StartReplica
+    | FillReplica
+    | CompleteReplica
+    | CorruptReplica
+    | EvictReplica
+    | DropReplica
+    | LoseReplica
+)
+OperationCommand = (
+    IssueOperation
+    | StartOperation
+    | SucceedOperation
+    | FailOperation
+    | RetryOperation
+    | CancelOperation
+)
+NodeCommand = (
+    JoinNode | LeaveNode | LoseNode | CordonNode | UncordonNode | DrainNode | ReportPressure
+)
+LeaseCommand = AcquireLease | ReleaseLease | ExpireLease
+
+Command = (
+    ArtifactCommand | KeyCommand | ReplicaCommand | OperationCommand | NodeCommand | LeaseCommand
+)
+
+_KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], ...] = (
+    (
+        AggregateKind.ARTIFACT,
+        (
+            SealArtifact,
+            PinArtifact,
+            UnpinArtifact,
+            RequestReplicas,
+            RequestVerification,
+            RemoveArtifact,
+        ),
+    ),
+    (AggregateKind.KEY, (MoveKey, RemoveKey)),
+    (
+        AggregateKind.REPLICA,
+        (
+            StartReplica,
+            FillReplica,
+            CompleteReplica,
+            CorruptReplica,
+            EvictReplica,
+            DropReplica,
+            LoseReplica,
+        ),
+    ),
+    (
+        AggregateKind.OPERATION,
+        (
+            IssueOperation,
+            StartOperation,
+            SucceedOperation,
+            FailOperation,
+            RetryOperation,
+            CancelOperation,
+        ),
+    ),
+    (
+        AggregateKind.NODE,
+        (JoinNode, LeaveNode, LoseNode, CordonNode, UncordonNode, DrainNode, ReportPressure),
+    ),
+    (AggregateKind.LEASE, (AcquireLease, ReleaseLease, ExpireLease)),
+)
+
+
+def aggregate_of(command: Command) -> tuple[AggregateKind, str]:
+    """The aggregate that a command is for: its kind and its id."""
+    for kind, types in _KINDS:
+        if isinstance(command, types):
+            aggregate_id: str = getattr(command, kind.value)
+            return kind, aggregate_id
+    raise AssertionError(f"{type(command).__name__} is missing from the table of commands")

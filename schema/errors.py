@@ -1,0 +1,145 @@
+"""The exception tree that users see, drawn once.
+
+    TensorCastError
+    ├── NotFound           a key, artifact, node or operation that the cluster does not know
+    ├── Conflict           a compare-and-set or a stale write lost; read again and decide again
+    │   └── Rejected       the command may not happen in this state; nothing was written
+    ├── Unavailable        the control plane, a mover or a source cannot be reached (retryable)
+    ├── Timeout            it did not end in the time that was given (retryable)
+    ├── Corrupt            bytes do not match their checksum, or a file breaks its format
+    ├── InvalidArgument    what was asked for makes no sense; the message says what would
+    ├── PermissionDenied   the operating system or the cluster refuses
+    ├── OutOfCapacity      memory pool or disk is full (retryable: eviction may make room)
+    └── Cancelled          somebody cancelled the operation
+
+Each error is one sentence that says what is wrong, a `hint` that says what to do, and the
+artifact, node and operation that it is about.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TensorCastError(Exception):
+    """The root of all errors that TensorCast raises.
+
+    `retryable` says whether the same call can succeed later without a change by the caller.
+    """
+
+    code = "error"
+    retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        artifact: str | None = None,
+        node: str | None = None,
+        operation: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.artifact = artifact
+        self.node = node
+        self.operation = operation
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class NotFound(TensorCastError):
+    code = "not_found"
+
+
+class Conflict(TensorCastError):
+    code = "conflict"
+
+
+class Rejected(Conflict):
+    code = "rejected"
+
+
+class Unavailable(TensorCastError):
+    code = "unavailable"
+    retryable = True
+
+
+class Timeout(TensorCastError):
+    code = "timeout"
+    retryable = True
+
+
+class Corrupt(TensorCastError):
+    code = "corrupt"
+
+
+class InvalidArgument(TensorCastError):
+    code = "invalid_argument"
+
+
+class PermissionDenied(TensorCastError):
+    code = "permission_denied"
+
+
+class OutOfCapacity(TensorCastError):
+    code = "out_of_capacity"
+    retryable = True
+
+
+class Cancelled(TensorCastError):
+    code = "cancelled"
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error on the wire: what `to_body` writes and `from_body` reads."""
+
+    code: str
+    message: str
+    hint: str = ""
+    artifact: str | None = None
+    node: str | None = None
+    operation: str | None = None
+
+
+_BY_CODE: dict[str, type[TensorCastError]] = {
+    kind.code: kind
+    for kind in (
+        NotFound,
+        Conflict,
+        Rejected,
+        Unavailable,
+        Timeout,
+        Corrupt,
+        InvalidArgument,
+        PermissionDenied,
+        OutOfCapacity,
+        Cancelled,
+    )
+}
+
+
+def to_body(error: TensorCastError) -> ErrorBody:
+    """The wire form of an error."""
+    return ErrorBody(
+        code=error.code,
+        message=error.message,
+        hint=error.hint,
+        artifact=error.artifact,
+        node=error.node,
+        operation=error.operation,
+    )
+
+
+def from_body(body: ErrorBody) -> TensorCastError:
+    """The error that a wire form stands for; an unknown code becomes the root class."""
+    kind = _BY_CODE.get(body.code, TensorCastError)
+    return kind(
+        body.message,
+        hint=body.hint,
+        artifact=body.artifact,
+        node=body.node,
+        operation=body.operation,
+    )

@@ -1,0 +1,92 @@
+"""Identities. All are text, so that they read well in a log line; none is made here at random."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import StrEnum
+from typing import NewType
+
+from tensorcast.schema.errors import InvalidArgument
+
+ArtifactId = NewType("ArtifactId", str)
+Key = NewType("Key", str)
+ReplicaId = NewType("ReplicaId", str)
+OperationId = NewType("OperationId", str)
+LeaseId = NewType("LeaseId", str)
+NodeId = NewType("NodeId", str)
+EventId = NewType("EventId", str)
+Epoch = NewType("Epoch", int)
+Seq = NewType("Seq", int)
+"""Position in the log, from 1; 0 stands for "before the first event"."""
+
+KEY_BYTES_MAX = 512
+_NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+
+
+class Tier(StrEnum):
+    """Where the bytes of a replica are."""
+
+    DRAM = "dram"
+    DISK = "disk"
+
+
+def replica_id(artifact: ArtifactId, node: NodeId, tier: Tier) -> ReplicaId:
+    """The one replica that an artifact can have on a node in a tier."""
+    return ReplicaId(f"{artifact}:{node}:{tier}")
+
+
+def derive_operation_id(cause: str, policy: str, ordinal: int) -> OperationId:
+    """The id of the operation that `policy` issues as its `ordinal`-th answer to event `cause`.
+
+    The same decision always gives the same id. So any number of schedulers may decide at once:
+    the first append wins and the others are duplicates.
+    """
+    text = f"{cause}\n{policy}\n{ordinal}"
+    return OperationId("op-" + hashlib.blake2s(text.encode(), digest_size=12).hexdigest())
+
+
+def derive_event_id(subject: str, cause: str, ordinal: int) -> EventId:
+    """An event id for a decision that several processes may take at once (UUID text, version 8)."""
+    digest = bytearray(
+        hashlib.blake2s(f"{subject}\n{cause}\n{ordinal}".encode(), digest_size=16).digest()
+    )
+    digest[6] = (digest[6] & 0x0F) | 0x80
+    digest[8] = (digest[8] & 0x3F) | 0x80
+    text = digest.hex()
+    parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+    return EventId("-".join(parts))
+
+
+def parse_node(text: str) -> NodeId:
+    """A node name that is safe in subjects, paths and host names. Raises InvalidArgument."""
+    if not _NODE.fullmatch(text):
+        raise InvalidArgument(
+            f"{text!r} is not a node name.",
+            hint="Use 1 to 63 of a-z, 0-9 and '-', not at an end.",
+        )
+    return NodeId(text)
+
+
+def parse_cluster(text: str) -> str:
+    """A cluster name that is safe in names of NATS objects. Raises InvalidArgument."""
+    if not _CLUSTER.fullmatch(text):
+        raise InvalidArgument(
+            f"{text!r} is not a cluster name.",
+            hint="Use 1 to 32 of a-z, 0-9 and '-', not at an end.",
+        )
+    return text
+
+
+def parse_key(text: str) -> Key:
+    """A key: any printable text without surrounding space. Raises InvalidArgument."""
+    if not text or text != text.strip() or not text.isprintable():
+        raise InvalidArgument(
+            f"{text!r} is not a key.", hint="Use printable text without space at its ends."
+        )
+    if len(text.encode()) > KEY_BYTES_MAX:
+        raise InvalidArgument(
+            f"The key is longer than {KEY_BYTES_MAX} bytes.", hint="Choose a shorter one."
+        )
+    return Key(text)

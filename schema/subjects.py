@@ -1,0 +1,87 @@
+"""Names of NATS objects and subjects. No other file builds one.
+
+tc.<cluster>.log.<aggregate kind>.<aggregate id>     the log: one subject for each aggregate
+tc.<cluster>.api.<verb>                              requests to the control plane
+tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
+tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from tensorcast.schema.events import AggregateKind, Event, aggregate_of
+from tensorcast.schema.ids import LeaseId, NodeId
+
+_UNSAFE_IN_QUOTED = re.compile(r"[.~]")
+
+
+def log_name(cluster: str) -> str:
+    """The JetStream object that holds the log of a cluster."""
+    return f"TC_{cluster}_LOG"
+
+
+def cursor_bucket(cluster: str) -> str:
+    """The key-value bucket that holds the cursors of schedulers."""
+    return f"TC_{cluster}_CURSORS"
+
+
+def log_subjects(cluster: str) -> str:
+    """All subjects of the log."""
+    return f"tc.{cluster}.log.>"
+
+
+def log_subject(cluster: str, kind: AggregateKind, aggregate_id: str) -> str:
+    """The subject of one aggregate."""
+    return f"tc.{cluster}.log.{kind}.{_token(aggregate_id)}"
+
+
+def subject_of(cluster: str, event: Event) -> str:
+    """The subject that an event is appended to."""
+    return log_subject(cluster, *aggregate_of(event))
+
+
+def kind_subjects(cluster: str, kind: AggregateKind) -> str:
+    """The subjects of all aggregates of one kind."""
+    return f"tc.{cluster}.log.{kind}.*"
+
+
+def parse_log_subject(subject: str) -> tuple[AggregateKind, str]:
+    """The aggregate that a log subject stands for. Raises ValueError for any other subject."""
+    parts = subject.split(".")
+    if len(parts) != 5 or parts[0] != "tc" or parts[2] != "log":
+        raise ValueError(f"{subject!r} is not a subject of the log")
+    return AggregateKind(parts[3]), unquote(parts[4])
+
+
+def api_subject(cluster: str, verb: str) -> str:
+    """Where the control plane listens for one kind of request."""
+    return f"tc.{cluster}.api.{verb}"
+
+
+def api_queue(cluster: str) -> str:
+    """The queue group that lets several control planes share the requests."""
+    return f"tc-{cluster}-api"
+
+
+def heartbeat(cluster: str, node: NodeId) -> str:
+    return f"tc.{cluster}.heartbeat.{node}"
+
+
+def heartbeats(cluster: str) -> str:
+    return f"tc.{cluster}.heartbeat.*"
+
+
+def renewal(cluster: str, lease: LeaseId) -> str:
+    return f"tc.{cluster}.renewal.{_token(lease)}"
+
+
+def renewals(cluster: str) -> str:
+    return f"tc.{cluster}.renewal.*"
+
+
+def _token(text: str) -> str:
+    """Any text as one subject token: what NATS could misread is percent-encoded."""
+    quoted = quote(text, safe="-_:@=+")
+    return _UNSAFE_IN_QUOTED.sub(lambda m: f"%{ord(m.group()):02X}", quoted)

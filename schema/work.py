@@ -1,0 +1,58 @@
+"""What a mover can be asked to do. Every kind of work is about one artifact."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tensorcast.schema.ids import ArtifactId, NodeId, Tier
+
+
+class _Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    artifact: ArtifactId
+
+
+class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
+    """Pull the artifact into this node's DRAM from other replicas. `sources` are the preferred
+    ones, best first; the mover may use any that its projection knows."""
+
+    sources: tuple[NodeId, ...] = ()
+
+
+class Load(_Work, frozen=True, kw_only=True, tag="load"):
+    """Read the artifact from this node's disk into its DRAM."""
+
+
+class Persist(_Work, frozen=True, kw_only=True, tag="persist"):
+    """Write the artifact from this node's DRAM to its disk."""
+
+
+class Evict(_Work, frozen=True, kw_only=True, tag="evict"):
+    """Drop this node's replica in a tier."""
+
+    tier: Tier
+    reason: str = ""
+
+
+class Verify(_Work, frozen=True, kw_only=True, tag="verify"):
+    """Check every chunk of this node's replica in a tier against its digest."""
+
+    tier: Tier
+
+
+Work = Materialize | Load | Persist | Evict | Verify
+
+
+def kind_of(work: Work) -> str:
+    """The name of the kind of work, as in `op show`."""
+    return str(work.__struct_config__.tag)
+
+
+def target_tier(work: Work) -> Tier | None:
+    """The tier in which the work makes a replica; None if it makes none."""
+    match work:
+        case Materialize() | Load():
+            return Tier.DRAM
+        case Persist():
+            return Tier.DISK
+        case Evict() | Verify():
+            return None
