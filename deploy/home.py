@@ -74,6 +74,11 @@ class Layout:
         return self.run / "supervisor.pid"
 
     @property
+    def up_lock(self) -> Path:
+        """Held by one `up` or `down` at a time."""
+        return self.run / "up.lock"
+
+    @property
     def children(self) -> Path:
         """The processes that the supervisor has started, for the day when it is gone."""
         return self.run / "children.json"
@@ -225,6 +230,10 @@ def locked(path: Path, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
             raise Conflict(
                 f"Another `tcctl up` or `down` is at work on {path.parent.parent}.",
                 hint="Wait for it to end.",
+            )
+        if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            raise Conflict(
+                f"{path.parent.parent} was deleted by another `tcctl down`.", hint="Try again."
             )
         yield
 

@@ -34,9 +34,7 @@ Probe = NatsProbe | PostgresProbe
 def startup_message(user: str, database: str) -> bytes:
     """What a Postgres client says first."""
     body = struct.pack("!I", _PROTOCOL_3)
-    body += b"".join(
-        text.encode() + b"\0" for text in ("user", user, "database", database)
-    )
+    body += b"".join(text.encode() + b"\0" for text in ("user", user, "database", database))
     body += b"\0"
     return struct.pack("!I", len(body) + 4) + body
 

@@ -1,0 +1,163 @@
+"""The services of a cluster as values: which program, which environment, after what. Pure."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tensorcast.deploy import nats_server, postgres_server
+from tensorcast.deploy.home import Layout
+from tensorcast.deploy.options import (
+    LOOPBACK,
+    ClusterConfig,
+    EmbeddedNats,
+    EmbeddedPostgres,
+    External,
+    NodeConfig,
+    hide_password,
+)
+from tensorcast.deploy.probes import NatsProbe, PostgresProbe, Probe
+
+NATS: Final = "nats"
+POSTGRES: Final = "postgres"
+CONTROLPLANE: Final = "controlplane"
+SUPERVISOR: Final = "supervisor"
+FDS_MAX: Final = 4096
+
+
+class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run one service. Without a `command` it is run by somebody else and only probed.
+
+    `probe` is None for a service that announces itself on NOTIFY_SOCKET. `stage` orders stopping:
+    the highest first. `stop_timeout_s` counts from the service's last sign of progress.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    environ: dict[str, str] = {}
+    needs: tuple[str, ...] = ()
+    probe: Probe | None = None
+    stage: int = 0
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_timeout_s: float = 15.0
+    folder: str = "/"
+    run_as: str | None = None
+    inherits_environ: bool = True
+    fds_max: int = 0
+    about: str = ""
+
+
+def plan_services(
+    config: ClusterConfig, layout: Layout, *, nats_program: Path | None
+) -> tuple[ServiceSpec, ...]:
+    """The services of a cluster, in the order in which people think of them.
+
+    `nats_program` is None when the NATS server is external.
+    """
+    return (
+        _plan_nats(config.nats, layout, nats_program),
+        _plan_postgres(config.postgres),
+        _plan_controlplane(config),
+        *(_plan_mover(config, layout, node) for node in config.nodes),
+    )
+
+
+def _plan_nats(nats: EmbeddedNats | External, layout: Layout, program: Path | None) -> ServiceSpec:
+    if isinstance(nats, External):
+        parts = urlsplit(nats.url)
+        probe = NatsProbe(host=parts.hostname or LOOPBACK, port=parts.port or 4222)
+        return ServiceSpec(name=NATS, probe=probe, about=hide_password(nats.url))
+    assert program is not None
+    return ServiceSpec(
+        name=NATS,
+        command=(str(program), "-c", str(nats_server.config_file(layout))),
+        probe=NatsProbe(host=LOOPBACK, port=nats.port),
+        folder=str(layout.nats),
+        about=f"port {nats.port}",
+    )
+
+
+def _plan_postgres(postgres: EmbeddedPostgres | External) -> ServiceSpec:
+    if isinstance(postgres, External):
+        return ServiceSpec(
+            name=POSTGRES, probe=_external_probe(postgres.url), about=hide_password(postgres.url)
+        )
+    return ServiceSpec(
+        name=POSTGRES,
+        command=postgres_server.command(postgres),
+        environ=postgres_server.environment(),
+        inherits_environ=False,
+        probe=PostgresProbe(
+            host=LOOPBACK,
+            port=postgres.port,
+            user=postgres_server.ROLE,
+            database=postgres_server.DATABASE,
+        ),
+        stage=1,
+        stop_signal=signal.SIGINT,  # "fast" shutdown: does not wait for clients to leave
+        stop_timeout_s=60.0,
+        folder=postgres.folder,
+        run_as=postgres.run_as,
+        about=f"port {postgres.port}",
+    )
+
+
+def _external_probe(url: str) -> PostgresProbe | None:
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return None  # a unix socket in ?host=: the control plane says whether it works
+    return PostgresProbe(
+        host=parts.hostname,
+        port=parts.port or 5432,
+        user=parts.username or postgres_server.ROLE,
+        database=parts.path.lstrip("/") or postgres_server.DATABASE,
+    )
+
+
+def _common_environ(config: ClusterConfig) -> dict[str, str]:
+    return {
+        "TENSORCAST_CLUSTER": config.cluster,
+        "TENSORCAST_NATS_URL": config.nats.url,
+        "PYTHONUNBUFFERED": "1",
+        # The folder that `up` is run in must not be able to shadow a module.
+        "PYTHONSAFEPATH": "1",
+    }
+
+
+def _python(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", module)
+
+
+def _plan_controlplane(config: ClusterConfig) -> ServiceSpec:
+    return ServiceSpec(
+        name=CONTROLPLANE,
+        command=config.controlplane_command or _python("tensorcast.controlplane.main"),
+        environ={**_common_environ(config), "TENSORCAST_POSTGRES_URL": config.postgres.url},
+        needs=(NATS, POSTGRES),
+        stage=2,
+        stop_timeout_s=20.0,
+    )
+
+
+def _plan_mover(config: ClusterConfig, layout: Layout, node: NodeConfig) -> ServiceSpec:
+    return ServiceSpec(
+        name=node.name,
+        command=config.mover_command or _python("tensorcast.movers.main"),
+        environ={
+            **_common_environ(config),
+            "TENSORCAST_NODE": node.name,
+            "TENSORCAST_DATA_DIR": str(layout.nodes / node.name),
+            "TENSORCAST_SOCKET": f"{config.sockets}/{node.name}.sock",
+            "TENSORCAST_DATA_LISTEN": f"{LOOPBACK}:0",
+            "TENSORCAST_DRAM_BYTES": str(node.dram_bytes),
+        },
+        needs=(NATS,),
+        stage=3,
+        stop_timeout_s=120.0,  # it may have gigabytes to write
+        fds_max=FDS_MAX,
+    )
