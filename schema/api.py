@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from tensorcast.schema.commands import Command
-from tensorcast.schema.errors import ErrorBody, from_body
+from tensorcast.schema.errors import Corrupt, ErrorBody, from_body
 from tensorcast.schema.ids import ArtifactId, EventId, Key, NodeId, OperationId, Seq, Tier
 
 LIST_MAX = 1000
@@ -255,7 +255,7 @@ class ClusterStatus(_Message, frozen=True, kw_only=True):
 class Reply(_Message, frozen=True, kw_only=True):
     """Either `ok` (the answer as JSON) or `error`."""
 
-    ok: msgspec.Raw | None = None
+    ok: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorBody | None = None
 
 
@@ -273,8 +273,14 @@ def reply_error(body: ErrorBody) -> bytes:
 
 
 def parse_reply(payload: bytes, answer: type[T]) -> T:
-    """The answer in a reply. Raises the error that it carries."""
-    reply = msgspec.json.decode(payload, type=Reply)
-    if reply.error is not None:
-        raise from_body(reply.error)
-    return msgspec.json.decode(reply.ok or b"null", type=answer)
+    """The answer in a reply. Raises the error that it carries, Corrupt when it cannot be read."""
+    try:
+        reply = msgspec.json.decode(payload, type=Reply)
+        if reply.error is None:
+            return msgspec.json.decode(reply.ok, type=answer)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Corrupt(
+            f"The control plane's answer cannot be read: {error}.",
+            hint="Client and control plane may be of different releases.",
+        ) from error
+    raise from_body(reply.error)
