@@ -1,0 +1,95 @@
+"""A log in memory: for tests, for simulation, and for what is never to be kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from tensorcast.log.batch import Entry, prepare, stale
+from tensorcast.log.port import Stored
+from tensorcast.schema.envelope import Draft
+from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.ids import EventId, Seq
+
+
+class MemoryLog:
+    """Keeps the contract of `Log` inside one process; nothing survives it."""
+
+    def __init__(self, cluster: str = "default") -> None:
+        self._cluster = cluster
+        self._stored: list[Stored] = []
+        self._seqs: dict[EventId, Seq] = {}
+        self._last: dict[str, Seq] = {}
+        self._grown = asyncio.Event()
+        self._closed = False
+
+    async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
+        """As `Log.append`."""
+        self._check_open()
+        entries = prepare(self._cluster, drafts)
+        known = [self._seqs.get(entry.id) for entry in entries]
+        if all(seq is not None for seq in known):
+            return tuple(seq for seq in known if seq is not None)
+        for entry, seq in zip(entries, known, strict=True):
+            if seq is not None or not self._fits(entry):
+                raise stale(entry.subject, entry.expected)
+        return tuple(self._store(entry) for entry in entries)
+
+    def _fits(self, entry: Entry) -> bool:
+        return entry.expected is None or entry.expected == self._last.get(entry.subject, Seq(0))
+
+    def _store(self, entry: Entry) -> Seq:
+        seq = Seq(len(self._stored) + 1)
+        self._stored.append(Stored(seq, entry.subject, entry.payload))
+        self._seqs[entry.id] = seq
+        self._last[entry.subject] = seq
+        self._wake()
+        return seq
+
+    def _wake(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    async def read(self, *, after: Seq, batch_max: int = 1000) -> AsyncIterator[tuple[Stored, ...]]:
+        """As `Log.read`. Raises Unavailable when the log is closed."""
+        while True:
+            self._check_open()
+            if len(self._stored) > after:
+                batch = tuple(self._stored[after : after + batch_max])
+                after = batch[-1].seq
+                yield batch
+            else:
+                await self._grown.wait()
+
+    async def read_one(self, seq: Seq) -> Stored | None:
+        """The event at `seq`; None when there is none."""
+        return self._stored[seq - 1] if 1 <= seq <= len(self._stored) else None
+
+    async def last_seq(self) -> Seq:
+        """As `Log.last_seq`."""
+        self._check_open()
+        return Seq(len(self._stored))
+
+    async def aclose(self) -> None:
+        """As `Log.aclose`; readers that wait end with Unavailable."""
+        self._closed = True
+        self._wake()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("The log is closed.", hint="Connect again.")
+
+
+class MemoryCursors:
+    """Keeps the contract of `Cursors` inside one process."""
+
+    def __init__(self) -> None:
+        self._seqs: dict[str, Seq] = {}
+
+    async def load(self, reader: str) -> Seq:
+        """Where `reader` stands; 0 when it is new."""
+        return self._seqs.get(reader, Seq(0))
+
+    async def store(self, reader: str, seq: Seq) -> None:
+        """Moves `reader` forward to `seq`; never back."""
+        self._seqs[reader] = max(seq, self._seqs.get(reader, Seq(0)))

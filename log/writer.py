@@ -1,0 +1,143 @@
+"""Many callers, one writer: their events share the atomic batches of the log.
+
+A log that syncs every acknowledged append gives hundreds of appends a second, but thousands of
+events a second in batches. Each caller still sees its own append alone: all of it or none of it,
+and never refused because of another caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from tensorcast.log.port import APPEND_EVENTS_MAX, Log
+from tensorcast.schema.envelope import Draft
+from tensorcast.schema.errors import TensorCastError, Unavailable
+from tensorcast.schema.events import aggregate_of
+from tensorcast.schema.ids import Seq
+
+LINGER_S = 0.001
+RETRY_S_MAX = 30.0
+_PAUSE_S_FIRST = 0.05
+_PAUSE_S_MAX = 1.0
+
+
+class _Request:
+    """One caller's append and its answer."""
+
+    def __init__(self, drafts: tuple[Draft, ...]) -> None:
+        self.drafts = drafts
+        self.aggregates = frozenset(aggregate_of(draft.event) for draft in drafts)
+        self.answer: asyncio.Future[tuple[Seq, ...]] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, seqs: tuple[Seq, ...]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(seqs)
+
+    def refuse(self, error: TensorCastError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class Writer:
+    """`append` as that of a log, merged with those of other callers while a batch is under way.
+
+    Needs `run` in a task. When the log cannot be reached, a batch is repeated with the same event
+    ids for `retry_s`; then its callers get Unavailable.
+    """
+
+    def __init__(
+        self, log: Log, *, linger_s: float = LINGER_S, retry_s: float = RETRY_S_MAX
+    ) -> None:
+        self._log = log
+        self._linger_s = linger_s
+        self._retry_s = retry_s
+        self._waiting: deque[_Request] = deque()
+        self._filled = asyncio.Event()
+        self._closed = False
+
+    async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
+        """As `Log.append`."""
+        if self._closed:
+            raise Unavailable("The writer has stopped.", hint="The process is about to end.")
+        if len(drafts) > APPEND_EVENTS_MAX:
+            return await self._log.append(drafts)  # it says why not
+        request = _Request(tuple(drafts))
+        self._waiting.append(request)
+        self._filled.set()
+        return await request.answer
+
+    async def last_seq(self) -> Seq:
+        """As `Log.last_seq`."""
+        return await self._log.last_seq()
+
+    async def run(self) -> None:
+        """Writes for ever, one batch at a time. When it is cancelled, those who wait get
+        Unavailable: their append may or may not have happened."""
+        batch: list[_Request] = []
+        try:
+            while True:
+                await self._filled.wait()
+                await asyncio.sleep(self._linger_s)
+                batch = self._take()
+                await self._write(batch)
+        finally:
+            self._closed = True
+            for request in (*batch, *self._waiting):
+                request.refuse(Unavailable("The writer stopped before it had an answer."))
+
+    def _take(self) -> list[_Request]:
+        """The next callers that fit one batch. Two that touch one aggregate never share it: the
+        second one has decided without the events of the first."""
+        batch: list[_Request] = []
+        touched: set[object] = set()
+        size = 0
+        while self._waiting:
+            request = self._waiting[0]
+            if request.answer.done():  # its caller was cancelled
+                self._waiting.popleft()
+                continue
+            size += len(request.drafts)
+            if batch and (size > APPEND_EVENTS_MAX or touched & request.aggregates):
+                break
+            touched |= request.aggregates
+            batch.append(self._waiting.popleft())
+        if not self._waiting:
+            self._filled.clear()
+        return batch
+
+    async def _write(self, batch: Sequence[_Request]) -> None:
+        """Appends the batch; when it is refused, halves it until only the guilty are refused."""
+        if not batch:
+            return
+        drafts = [draft for request in batch for draft in request.drafts]
+        try:
+            seqs = await self._append_surely(drafts)
+        except TensorCastError as error:
+            if len(batch) == 1 or error.retryable:
+                for request in batch:
+                    request.refuse(error)
+                return
+            middle = len(batch) // 2
+            await self._write(batch[:middle])
+            await self._write(batch[middle:])
+            return
+        start = 0
+        for request in batch:
+            end = start + len(request.drafts)
+            request.resolve(seqs[start:end])
+            start = end
+
+    async def _append_surely(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._retry_s
+        pause_s = _PAUSE_S_FIRST
+        while True:
+            try:
+                return await self._log.append(drafts)
+            except Unavailable:
+                if loop.time() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
