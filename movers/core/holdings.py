@@ -1,0 +1,112 @@
+"""What the log says about one node and its surroundings: the questions that a mover asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
+from tensorcast.schema.aggregates.key import KeyStatus
+from tensorcast.schema.aggregates.operation import OPEN, Operation
+from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.ids import ArtifactId, Key, NodeId, OperationId, Tier, replica_id
+from tensorcast.schema.work import Load, Materialize, Work, target_tier
+
+PREFIX_CHARS_MIN = 6
+PRESENT = frozenset({ReplicaStatus.FILLING, ReplicaStatus.READY, ReplicaStatus.EVICTING})
+
+
+def resolve_artifact(view: ClusterView, what: str) -> Artifact:
+    """The sealed artifact that a key, an id or an unambiguous beginning of an id stands for.
+
+    Raises NotFound, or InvalidArgument when several ids begin so.
+    """
+    key = view.keys.get(Key(what))
+    if key is not None and key.status is KeyStatus.SET:
+        return _sealed(view, key.artifact, what)
+    if ArtifactId(what) in view.artifacts:
+        return _sealed(view, ArtifactId(what), what)
+    return _sealed(view, _complete(view, what), what)
+
+
+def _complete(view: ClusterView, what: str) -> ArtifactId:
+    found = [id_ for id_ in view.artifacts if id_.startswith(what)]
+    sealed = [id_ for id_ in found if view.artifacts[id_].status is ArtifactStatus.SEALED]
+    if len(what) < PREFIX_CHARS_MIN or not sealed:
+        return ArtifactId(what)
+    if len(sealed) > 1:
+        raise InvalidArgument(
+            f"{len(sealed)} artifacts have an id that begins with {what!r}.",
+            hint="Give more characters of it.",
+        )
+    return sealed[0]
+
+
+def _sealed(view: ClusterView, artifact: ArtifactId, what: str) -> Artifact:
+    found = view.artifacts.get(artifact)
+    if found is None:
+        raise NotFound(
+            f"There is no key or artifact {what!r}.",
+            hint="`tcctl key ls` and `tcctl artifact ls` show what there is.",
+        )
+    if found.status is ArtifactStatus.REMOVED:
+        raise NotFound(
+            f"Artifact {artifact} was removed.",
+            hint="Put it again to have it back.",
+            artifact=artifact,
+        )
+    return found
+
+
+def replicas_of(view: ClusterView, node: NodeId) -> Iterator[Replica]:
+    """The replicas that the log believes to be on the node, in a stable order."""
+    for id_ in sorted(view.replicas_by_node.get(node, frozenset())):
+        replica = view.replicas[id_]
+        if replica.status in PRESENT:
+            yield replica
+
+
+def has_ready(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier) -> bool:
+    """Whether the log knows a complete replica there."""
+    found = view.replicas.get(replica_id(artifact, node, tier))
+    return found is not None and found.status is ReplicaStatus.READY
+
+
+def is_claimed(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
+    """Whether a pin or a lease keeps the node's replicas of the artifact from eviction."""
+    found = view.artifacts.get(artifact)
+    if found is not None and found.pinned:
+        return True
+    leases = (view.leases[id_] for id_ in view.leases_by_artifact.get(artifact, frozenset()))
+    return any(lease.node in (None, node) for lease in leases)
+
+
+def operations_for(view: ClusterView, node: NodeId) -> tuple[Operation, ...]:
+    """The open operations of the node, oldest first."""
+    found = (view.operations[id_] for id_ in view.open_operations)
+    mine = (operation for operation in found if operation.node == node)
+    return tuple(sorted(mine, key=lambda operation: (operation.issued_at, operation.id)))
+
+
+def operation_making(
+    view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier
+) -> OperationId | None:
+    """An open operation that is making this replica; None if there is none."""
+    for operation in operations_for(view, node):
+        if operation.work.artifact == artifact and target_tier(operation.work) is tier:
+            return operation.id
+    return None
+
+
+def is_open(view: ClusterView, operation: OperationId) -> bool:
+    """Whether the operation is issued or running."""
+    found = view.operations.get(operation)
+    return found is not None and found.status in OPEN
+
+
+def choose_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> Work:
+    """The work that brings an artifact into the node's DRAM: from its own disk, or from others."""
+    if has_ready(view, artifact, node, Tier.DISK):
+        return Load(artifact=artifact)
+    return Materialize(artifact=artifact)

@@ -1,0 +1,272 @@
+"""What the mover must not forget: reports that the log has not acknowledged yet, and which kept
+descriptor holds which replica.
+
+A report is a command with the id of the event that it will become. It is on disk before anything
+is done because of it, goes to the log in the order in which it was recorded, and is appended once:
+after a crash it is sent again under the same event id, and a report that the log shows already is
+never sent again. Just before it is sent it is decided anew; one that has become illegal (the
+operation was cancelled, a newer life of this mover wrote) is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from tensorcast.log.execute import Appender
+from tensorcast.log.follower import Follower
+from tensorcast.schema.cluster import ClusterView, decide, project
+from tensorcast.schema.commands import Command
+from tensorcast.schema.envelope import Draft, Recorded
+from tensorcast.schema.errors import Conflict, TensorCastError, Timeout, Unavailable
+from tensorcast.schema.events import TYPE_NAMES, aggregate_of
+from tensorcast.schema.ids import EventId, ReplicaId, Seq
+
+PENDING_MAX: Final = 20_000
+BATCH_MAX: Final = 256
+FOLLOW_TIMEOUT_S: Final = 30.0
+RETRY_S: Final = 0.5
+DISK_RETRY_S: Final = 1.0
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS outbox (position INTEGER PRIMARY KEY, report BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS segments (replica TEXT PRIMARY KEY, segment TEXT NOT NULL);
+"""
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A command on its way into the log, and the envelope of the one event it leads to."""
+
+    id: EventId
+    at: datetime
+    actor: str
+    command: Command
+    cause: EventId | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`drafts` are to be appended in one go; `refused` are the reports that came too late."""
+
+    drafts: tuple[Draft, ...]
+    refused: tuple[tuple[Report, str], ...]
+
+
+def plan(view: ClusterView, reports: Sequence[Report]) -> Plan:
+    """What of the reports still has to be appended, each decided after the ones before it."""
+    drafts: list[Draft] = []
+    refused: list[tuple[Report, str]] = []
+    touched: set[object] = set()
+    for report in reports:
+        try:
+            events, expected = decide(view, report.command)
+        except TensorCastError as error:
+            refused.append((report, str(error)))
+            continue
+        for event in events:
+            aggregate = aggregate_of(event)
+            draft = Draft(
+                id=report.id,
+                at=report.at,
+                actor=report.actor,
+                event=event,
+                cause=report.cause,
+                expected=None if aggregate in touched else expected,
+            )
+            touched.add(aggregate)
+            drafts.append(draft)
+            view = project(view, _foreseen(draft, Seq(view.at + 1)))
+    return Plan(tuple(drafts), tuple(refused))
+
+
+def _foreseen(draft: Draft, seq: Seq) -> Recorded:
+    return Recorded(
+        seq=seq,
+        id=draft.id,
+        type=TYPE_NAMES[type(draft.event)],
+        v=1,
+        at=draft.at,
+        actor=draft.actor,
+        event=draft.event,
+        cause=draft.cause,
+    )
+
+
+class _File:
+    """The sqlite file. Every method blocks for a disk write; one thread calls them all."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.executescript(_TABLES)
+
+    def read_outbox(self) -> list[tuple[int, Report]]:
+        rows = self._db.execute("SELECT position, report FROM outbox ORDER BY position")
+        decoder = msgspec.json.Decoder(Report)
+        return [(position, decoder.decode(report)) for position, report in rows]
+
+    def read_segments(self) -> dict[ReplicaId, str]:
+        return dict(self._db.execute("SELECT replica, segment FROM segments"))
+
+    def add(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        with self._db:
+            self._db.executemany("INSERT INTO outbox VALUES (?, ?)", rows)
+
+    def remove_up_to(self, position: int) -> None:
+        self._db.execute("DELETE FROM outbox WHERE position <= ?", (position,))
+
+    def keep(self, replica: ReplicaId, segment: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO segments VALUES (?, ?)", (replica, segment))
+
+    def forget(self, replica: ReplicaId) -> None:
+        self._db.execute("DELETE FROM segments WHERE replica = ?", (replica,))
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class Journal:
+    """See the module. Owns the file and the thread that writes it; belongs to one event loop."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the file; blocks. Raises Unavailable when it cannot be read."""
+        try:
+            self._file = _File(path)
+            unsent = self._file.read_outbox()
+            self.segments = self._file.read_segments()
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            raise Unavailable(
+                f"The journal {path} cannot be opened: {error}.",
+                hint="Is its disk full or damaged? Removing the file loses unsent reports only.",
+            ) from error
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._pending = deque(unsent)
+        self._unwritten: list[tuple[int, Report]] = []
+        self._position = unsent[-1][0] if unsent else 0
+        self._written = self._position
+        self._drained = unsent[0][0] - 1 if unsent else 0
+        self._shown: set[EventId] = set()
+        self._awaited = {report.id for _, report in unsent}
+        self._writing = asyncio.Lock()
+        self._changed = asyncio.Condition()
+
+    @property
+    def pending(self) -> int:
+        """Reports that the log has not acknowledged."""
+        return len(self._pending) + len(self._unwritten)
+
+    async def record(self, reports: Sequence[Report]) -> None:
+        """Puts the reports on disk, in order, and returns when they are there. Waits while the
+        journal is full or its disk is. Callers at the same time share one disk write."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.pending < PENDING_MAX)
+        for report in reports:
+            self._position += 1
+            self._unwritten.append((self._position, report))
+            self._awaited.add(report.id)
+        await asyncio.shield(asyncio.ensure_future(self._write(self._position)))
+
+    async def _write(self, position: int) -> None:
+        async with self._writing:
+            if self._written >= position:
+                return
+            batch, self._unwritten = self._unwritten, []
+            rows = [(at, msgspec.json.encode(report)) for at, report in batch]
+            await self._surely(lambda: self._file.add(rows))
+            self._pending.extend(batch)
+            self._written = batch[-1][0]
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def keep_segment(self, replica: ReplicaId, segment: str) -> None:
+        """Notes on disk that this kept descriptor holds the replica."""
+        self.segments[replica] = segment
+        await self._surely(lambda: self._file.keep(replica, segment))
+
+    async def forget_segment(self, replica: ReplicaId) -> None:
+        """The replica is in no kept descriptor any more."""
+        if self.segments.pop(replica, None) is not None:
+            await self._surely(lambda: self._file.forget(replica))
+
+    async def settled(self) -> None:
+        """Returns when the log has taken (or refused) all that was recorded before the call."""
+        target = self._position
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._drained >= target)
+
+    def observe(self, recorded: Recorded) -> None:
+        """The log shows this event: if it is one of ours, it need not be sent again."""
+        if recorded.id in self._awaited:
+            self._shown.add(recorded.id)
+
+    async def run(self, log: Appender, follower: Follower) -> None:
+        """Sends what is recorded, in order, for ever; repeats while the log cannot be reached."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: bool(self._pending))
+            try:
+                await self._send(log, follower)
+            except (Conflict, Unavailable, Timeout) as error:
+                _logger.info("reports wait: %s", error)
+                if not isinstance(error, Conflict):
+                    await asyncio.sleep(RETRY_S)
+                await self._catch_up(log, follower)
+
+    async def _send(self, log: Appender, follower: Follower) -> None:
+        batch = [self._pending[i] for i in range(min(BATCH_MAX, len(self._pending)))]
+        unseen = [report for _, report in batch if report.id not in self._shown]
+        planned = plan(follower.view, unseen)
+        if planned.refused:  # refused only on a view that is as new as the log
+            await self._catch_up(log, follower)
+            planned = plan(follower.view, [r for r in unseen if r.id not in self._shown])
+        if planned.drafts:
+            seqs = await log.append(planned.drafts)
+            await follower.wait_for(seqs[-1], FOLLOW_TIMEOUT_S)
+        for report, reason in planned.refused:
+            _logger.warning("%s came too late: %s", type(report.command).__name__, reason)
+        await self._acknowledge(batch)
+
+    async def _catch_up(self, log: Appender, follower: Follower) -> None:
+        try:
+            await follower.wait_for(await log.last_seq(), FOLLOW_TIMEOUT_S)
+        except (Unavailable, Timeout) as error:
+            _logger.info("the log cannot be read: %s", error)
+
+    async def _acknowledge(self, batch: Sequence[tuple[int, Report]]) -> None:
+        for _, report in batch:
+            self._pending.popleft()
+            self._awaited.discard(report.id)
+            self._shown.discard(report.id)
+        last = batch[-1][0]
+        await self._surely(lambda: self._file.remove_up_to(last))
+        self._drained = last
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _surely(self, write: Callable[[], T]) -> T:
+        """The write, repeated while the disk is full; other trouble with the file is raised."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(self._thread, write)
+            except sqlite3.OperationalError as error:
+                _logger.error("the journal cannot be written: %s", error)
+                await asyncio.sleep(DISK_RETRY_S)
+
+    def close(self) -> None:
+        """Waits for writes that are under way. Safe to repeat."""
+        self._thread.shutdown(wait=True)
+        self._file.close()
