@@ -57,8 +57,8 @@ V = TypeVar("V")
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The states of all aggregates after event `at`, and the indexes that readers need.
 
-    `open_operations` are those issued or running; `leases_by_artifact` holds the leases in force;
-    `keys_by_artifact` the keys that point to it now. `skipped` counts events that could not follow
+    `open_operations` are those issued or running; `operations_by_artifact` holds all of an artifact;
+    `leases_by_artifact` the leases in force; `keys_by_artifact` the keys that point to it now. `skipped` counts events that could not follow
     (it stays 0 as long as every writer decides before it appends).
     """
 
@@ -73,6 +73,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     replicas_by_node: Map[NodeId, frozenset[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
     leases_by_artifact: Map[ArtifactId, frozenset[LeaseId]] = Map()
+    operations_by_artifact: Map[ArtifactId, frozenset[OperationId]] = Map()
     open_operations: frozenset[OperationId] = frozenset()
     skipped: int = 0
 
@@ -149,8 +150,10 @@ def _changes(view: ClusterView, recorded: Recorded, event: Event) -> dict[str, o
             still = state.status in OPEN
             alone = frozenset({state.id})
             opened = view.open_operations
+            by_artifact = view.operations_by_artifact
             return {
                 "operations": view.operations.set(state.id, state),
+                "operations_by_artifact": _with(by_artifact, state.work.artifact, state.id),
                 "open_operations": opened | alone if still else opened - alone,
             }
         case Node():

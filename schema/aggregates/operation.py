@@ -147,6 +147,8 @@ def _retried(state: Operation, command: RetryOperation) -> OperationRetried | No
     attempt = following if command.attempt is None else command.attempt
     if state.attempt >= attempt:
         return None
+    if command.attempt is not None and state.status is OperationStatus.CANCELLED:
+        return None  # a scheduled try never revives what somebody cancelled; a person may
     if attempt != following:
         raise Rejected(f"Operation {state.id} is at attempt {state.attempt}, not {attempt - 1}.")
     return OperationRetried(operation=state.id, attempt=attempt)
