@@ -1,0 +1,198 @@
+"""Reports survive a crash, keep their order and reach the log once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tensorcast.log.follower import Follower
+from tensorcast.log.memory import MemoryLog
+from tensorcast.movers.journal import Journal, Report, plan
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.codec import decode
+from tensorcast.schema.commands import (
+    CancelOperation,
+    Command,
+    CompleteReplica,
+    FillReplica,
+    IssueOperation,
+    StartOperation,
+    StartReplica,
+    SucceedOperation,
+)
+from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.ids import (
+    ArtifactId,
+    Epoch,
+    EventId,
+    NodeId,
+    OperationId,
+    Seq,
+    Tier,
+    replica_id,
+)
+from tensorcast.schema.work import Materialize
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+A = ArtifactId("a" * 40)
+N = NodeId("n1")
+R = replica_id(A, N, Tier.DRAM)
+OP = OperationId("op-1")
+ISSUE = IssueOperation(operation=OP, node=N, work=Materialize(artifact=A), policy="demand")
+START = StartOperation(operation=OP, epoch=Epoch(1))
+SUCCEED = SucceedOperation(operation=OP, epoch=Epoch(1), bytes_moved=1)
+BEGIN = StartReplica(replica=R, artifact=A, node=N, tier=Tier.DRAM, epoch=Epoch(1), chunks_total=2)
+FILL = FillReplica(replica=R, epoch=Epoch(1), chunks=ChunkSet.of([0]))
+READY = CompleteReplica(
+    replica=R, artifact=A, node=N, tier=Tier.DRAM, epoch=Epoch(1), chunks_total=2
+)
+
+
+def report(number: int, command: Command) -> Report:
+    return Report(id=EventId(f"event-{number}"), at=AT, actor="mover:n1", command=command)
+
+
+@asynccontextmanager
+async def draining(journal: Journal, log: MemoryLog) -> AsyncIterator[Follower]:
+    follower = Follower(log)
+    tasks = [
+        asyncio.ensure_future(follower.run()),
+        asyncio.ensure_future(journal.run(log, follower)),
+    ]
+    try:
+        yield follower
+    finally:
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError, Unavailable):
+                await task
+
+
+def types(log: MemoryLog) -> list[str]:
+    return [decode(stored.payload, stored.seq).type for stored in log._stored]
+
+
+def test_reports_of_one_batch_see_each_other():
+    planned = plan(ClusterView(), [report(1, BEGIN), report(2, FILL), report(3, READY)])
+    assert [type(draft.event).__name__ for draft in planned.drafts] == [
+        "ReplicaStarted",
+        "ReplicaFilled",
+        "ReplicaReady",
+    ]
+    assert [draft.expected for draft in planned.drafts] == [Seq(0), None, None]
+    assert planned.refused == ()
+
+
+def test_a_report_that_is_already_so_needs_no_event():
+    planned = plan(ClusterView(), [report(1, BEGIN), report(2, BEGIN)])
+    assert len(planned.drafts) == 1
+
+
+def test_an_illegal_report_is_refused_and_the_others_go_on():
+    planned = plan(ClusterView(), [report(1, FILL), report(2, BEGIN)])
+    assert [r.id for r, _ in planned.refused] == ["event-1"]
+    assert [d.id for d in planned.drafts] == ["event-2"]
+
+
+async def test_what_is_recorded_reaches_the_log_in_order(tmp_path: Path):
+    log, journal = MemoryLog(), Journal(tmp_path / "journal.db")
+    async with draining(journal, log):
+        await journal.record([report(0, ISSUE), report(1, START), report(2, BEGIN)])
+        await asyncio.gather(
+            journal.record([report(3, FILL)]),
+            journal.record([report(4, READY)]),
+            journal.record([report(5, SUCCEED)]),
+        )
+        await journal.settled()
+    assert types(log) == [
+        "operation.issued",
+        "operation.started",
+        "replica.started",
+        "replica.filled",
+        "replica.ready",
+        "operation.succeeded",
+    ]
+    assert journal.pending == 0
+    journal.close()
+
+
+async def test_unsent_reports_survive_the_process(tmp_path: Path):
+    first = Journal(tmp_path / "journal.db")
+    await first.record([report(0, BEGIN), report(1, FILL)])
+    first.close()
+    log, second = MemoryLog(), Journal(tmp_path / "journal.db")
+    assert second.pending == 2
+    async with draining(second, log):
+        await second.settled()
+    second.close()
+    assert types(log) == ["replica.started", "replica.filled"]
+    third = Journal(tmp_path / "journal.db")
+    assert third.pending == 0
+    third.close()
+
+
+async def test_a_report_that_the_log_shows_is_not_sent_again(tmp_path: Path):
+    log, first = MemoryLog(), Journal(tmp_path / "journal.db")
+    await first.record([report(0, BEGIN), report(1, FILL)])
+    first.close()
+    await log.append(plan(ClusterView(), [report(0, BEGIN), report(1, FILL)]).drafts)
+    second = Journal(tmp_path / "journal.db")
+    for stored in log._stored:
+        second.observe(decode(stored.payload, stored.seq))
+    async with draining(second, log):
+        await second.settled()
+    second.close()
+    assert types(log) == ["replica.started", "replica.filled"]
+
+
+async def test_a_cancelled_operation_is_not_reported_as_succeeded(tmp_path: Path):
+    log, journal = MemoryLog(), Journal(tmp_path / "journal.db")
+    cancel = CancelOperation(operation=OP, reason="not needed")
+    await log.append(
+        plan(ClusterView(), [report(0, ISSUE), report(1, START), report(2, cancel)]).drafts
+    )
+    async with draining(journal, log):
+        await journal.record([report(3, SUCCEED), report(4, BEGIN)])
+        await journal.settled()
+    journal.close()
+    assert types(log)[3:] == ["replica.started"]
+
+
+async def test_another_writer_of_the_same_aggregate_only_delays(tmp_path: Path):
+    log, journal = MemoryLog(), Journal(tmp_path / "journal.db")
+    await log.append(plan(ClusterView(), [report(0, ISSUE), report(1, START)]).drafts)
+    stale = Follower(log)  # never runs: its view is empty until the journal asks it to catch up
+    run = asyncio.ensure_future(journal.run(log, stale))
+    await journal.record([report(2, SUCCEED)])
+    await asyncio.sleep(0)
+    follow = asyncio.ensure_future(stale.run())
+    await journal.settled()
+    for task in (run, follow):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    journal.close()
+    assert types(log) == ["operation.issued", "operation.started", "operation.succeeded"]
+
+
+async def test_segments_are_remembered(tmp_path: Path):
+    first = Journal(tmp_path / "journal.db")
+    await first.keep_segment(R, "segment-1")
+    await first.keep_segment(replica_id(A, N, Tier.DISK), "segment-2")
+    await first.forget_segment(replica_id(A, N, Tier.DISK))
+    first.close()
+    second = Journal(tmp_path / "journal.db")
+    assert second.segments == {R: "segment-1"}
+    second.close()
+
+
+def test_a_file_that_is_no_journal_is_a_clear_error(tmp_path: Path):
+    (tmp_path / "journal.db").write_bytes(b"nonsense" * 1000)
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        Journal(tmp_path / "journal.db")
