@@ -43,9 +43,19 @@ def chunk_range(chunk: int, size_bytes: int, chunk_bytes: int) -> ByteRange:
 
 
 class ChunkSet(msgspec.Struct, frozen=True):
-    """A set of chunk numbers as sorted, disjoint, non-touching half-open ranges."""
+    """A set of chunk numbers as sorted, disjoint, non-touching half-open ranges.
+
+    Raises ValueError for any other ranges, also when it comes off the wire.
+    """
 
     ranges: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        last = -1
+        for start, stop in self.ranges:
+            if not last < start < stop <= CHUNKS_MAX:
+                raise ValueError(f"chunk range {start}..{stop} is out of order or out of bounds")
+            last = stop
 
     @classmethod
     def of(cls, chunks: Iterable[int]) -> ChunkSet:

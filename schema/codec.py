@@ -6,14 +6,16 @@ An event type or a version of a newer release survives a round trip as `UnknownE
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.events import EVENT_TYPES, TYPE_NAMES, Event, UnknownEvent
 from tensorcast.schema.ids import EventId, Seq
-from tensorcast.schema.upcast import current_version, upcast
+from tensorcast.schema.upcast import VERSION_FIRST, current_version, upcast
 
 EVENT_BYTES_MAX = 7 << 20
 """Largest encoded event; the servers of a cluster accept payloads of 8 MiB."""
@@ -22,8 +24,8 @@ EVENT_BYTES_MAX = 7 << 20
 class _Wire(msgspec.Struct, kw_only=True):
     id: EventId
     type: str
-    v: int
-    at: datetime
+    v: Annotated[int, Meta(ge=VERSION_FIRST)]
+    at: Annotated[datetime, Meta(tz=True)]
     actor: str
     cause: EventId | None = None
     trace: str | None = None
@@ -64,7 +66,7 @@ def decode(payload: bytes, seq: Seq) -> Recorded:
     try:
         wire = _wire_decoder.decode(payload)
         event = decode_event(wire.type, wire.v, wire.data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Corrupt(
             f"The event at position {seq} cannot be read: {error}.",
             hint="Was it written by another program? See `tcctl audit log`.",
@@ -86,6 +88,8 @@ def decode_event(event_type: str, version: int, data: bytes | msgspec.Raw) -> Ev
     """One event from its type, version and JSON data. Raises msgspec.MsgspecError."""
     decoder = _event_decoders.get(event_type)
     current = current_version(event_type)
+    if version < VERSION_FIRST:
+        raise msgspec.ValidationError(f"there is no version {version} of '{event_type}'")
     if decoder is None or version > current:
         return UnknownEvent(type=event_type, v=version, data=msgspec.Raw(bytes(data)))
     if version == current:

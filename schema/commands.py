@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.events import AggregateKind
+from tensorcast.schema.events import AggregateKind, Natural
 from tensorcast.schema.faults import Fault
 from tensorcast.schema.ids import (
     ArtifactId,
@@ -81,7 +81,7 @@ class StartReplica(_Command, frozen=True, kw_only=True):
     node: NodeId
     tier: Tier
     epoch: Epoch
-    chunks_total: int
+    chunks_total: Natural
 
 
 class FillReplica(_Command, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class CompleteReplica(_Command, frozen=True, kw_only=True):
     node: NodeId
     tier: Tier
     epoch: Epoch
-    chunks_total: int
+    chunks_total: Natural
 
 
 class CorruptReplica(_Command, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class StartOperation(_Command, frozen=True, kw_only=True):
 class SucceedOperation(_Command, frozen=True, kw_only=True):
     operation: OperationId
     epoch: Epoch
-    bytes_moved: int
+    bytes_moved: Natural
     transports: dict[str, int] = {}
 
 
@@ -146,14 +146,14 @@ class FailOperation(_Command, frozen=True, kw_only=True):
     operation: OperationId
     epoch: Epoch
     fault: Fault
-    bytes_moved: int = 0
+    bytes_moved: Natural = 0
 
 
 class RetryOperation(_Command, frozen=True, kw_only=True):
     """`attempt`: the number of the try that shall follow; None: the next one."""
 
     operation: OperationId
-    attempt: int | None = None
+    attempt: Natural | None = None
 
 
 class CancelOperation(_Command, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ class ReportPressure(_Command, frozen=True, kw_only=True):
     node: NodeId
     epoch: Epoch
     tier: Tier
-    needed_bytes: int
+    needed_bytes: Natural
     candidates: tuple[ReplicaId, ...]
 
 

@@ -26,6 +26,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
     expected: Seq | None = None
 
+    def __post_init__(self) -> None:
+        if self.at.tzinfo is None:
+            raise ValueError("the time of an event needs a time zone")
+
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """An event with its envelope and its position."""

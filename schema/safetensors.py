@@ -15,11 +15,13 @@ import msgspec
 
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import Corrupt, InvalidArgument
-from tensorcast.schema.tensors import NAME_BYTES_MAX, TENSORS_MAX, tensor_bytes
+from tensorcast.schema.tensors import NAME_RESERVED, TENSORS_MAX, check_name, tensor_bytes
 
 HEADER_BYTES_MAX = 100_000_000
 PREFIX_BYTES = 8
-METADATA = "__metadata__"
+METADATA = NAME_RESERVED
+BRACKETS_MAX = 8 * TENSORS_MAX
+"""Most opening brackets of a header that is parsed: a cheap bound on the memory it can take."""
 
 
 class FileTensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,8 @@ def parse_header(header: bytes, file_bytes: int, file_name: str) -> Header:
     does not fit the byte range, ranges that overlap, leave gaps or end beyond or before the file's
     end.
     """
+    if header.count(b"{") + header.count(b"[") > BRACKETS_MAX:
+        raise Corrupt(f"{file_name} holds more than {TENSORS_MAX} tensors.")
     entries, metadata = _read_entries(header, file_name)
     if len(entries) > TENSORS_MAX:
         raise Corrupt(f"{file_name} holds more than {TENSORS_MAX} tensors.")
@@ -108,6 +112,7 @@ def _read_entries(header: bytes, file_name: str) -> tuple[dict[str, _Entry], dic
         raw = json.loads(header.decode(), object_pairs_hook=reject_twice)
         table = msgspec.convert(raw, dict[str, object])
         metadata = msgspec.convert(table.pop(METADATA, {}), dict[str, str])
+        msgspec.json.encode(metadata)  # refuses text that is no valid Unicode
         return msgspec.convert(table, dict[str, _Entry]), metadata
     except (ValueError, RecursionError) as error:
         raise Corrupt(
@@ -117,10 +122,9 @@ def _read_entries(header: bytes, file_name: str) -> tuple[dict[str, _Entry], dic
 
 
 def _file_tensor(name: str, entry: _Entry, start: int, file_name: str) -> FileTensor:
-    if not name or len(name.encode()) > NAME_BYTES_MAX or "\0" in name:
-        raise Corrupt(f"{file_name} holds a tensor without a usable name.")
     begin, end = entry.data_offsets
     try:
+        check_name(name)
         wanted = tensor_bytes(entry.dtype, entry.shape)
     except InvalidArgument as error:
         raise Corrupt(f"{file_name}: tensor {name!r}: {error.message}", hint=error.hint) from error
@@ -140,12 +144,16 @@ def write_header(
 ) -> bytes:
     """The head of a file (length and JSON) for contiguous tensors written in this order.
 
-    Padded with spaces to a multiple of 8 bytes, as the format's own writer does.
+    Padded with spaces to a multiple of 8 bytes, as the format's own writer does. Raises
+    InvalidArgument for a tensor that the format cannot hold.
     """
     table: dict[str, object] = {METADATA: metadata} if metadata else {}
     offset = 0
     for name, dtype, shape in tensors:
         size = tensor_bytes(dtype, shape)
+        check_name(name)
+        if name in table:
+            raise InvalidArgument(f"Two tensors have the name {name!r}.", hint="Rename one.")
         table[name] = {
             "dtype": dtype,
             "shape": list(shape),

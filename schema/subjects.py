@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
+from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.events import AggregateKind, Event, aggregate_of
 from tensorcast.schema.ids import LeaseId, NodeId
 
@@ -83,5 +84,7 @@ def renewals(cluster: str) -> str:
 
 def _token(text: str) -> str:
     """Any text as one subject token: what NATS could misread is percent-encoded."""
+    if not text:
+        raise InvalidArgument("An id must not be empty.")
     quoted = quote(text, safe="-_:@=+")
     return _UNSAFE_IN_QUOTED.sub(lambda m: f"%{ord(m.group()):02X}", quoted)

@@ -22,7 +22,11 @@ ALIGNMENT_BYTES = 64
 CHUNK_DIGEST_BYTES = 8
 TENSORS_MAX = 100_000
 NAME_BYTES_MAX = 1024
+NAME_RESERVED = "__metadata__"
 SIZE_BYTES_MAX = 1 << 48
+DIMENSIONS_MAX = 64
+ELEMENTS_MAX = (1 << 63) - 1
+"""Limit of a dimension and of a stride: what a signed 64-bit integer holds, as in torch."""
 
 DTYPE_BITS: dict[str, int] = {
     "BOOL": 8,
@@ -99,19 +103,36 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Size of a contiguous tensor in bytes. Raises InvalidArgument for an unknown dtype, a negative
-    dimension or a sub-byte tensor that does not end at a byte."""
+    """Size of a contiguous tensor in bytes. Raises InvalidArgument for an unknown dtype, too many
+    dimensions, one out of range, or a sub-byte tensor that does not end at a byte."""
     bits = DTYPE_BITS.get(dtype)
     if bits is None:
         raise InvalidArgument(
             f"dtype {dtype!r} is not known.", hint=f"Known: {', '.join(DTYPE_BITS)}."
         )
-    if any(n < 0 for n in shape):
-        raise InvalidArgument(f"shape {shape} has a negative dimension.")
+    if len(shape) > DIMENSIONS_MAX:
+        raise InvalidArgument(f"A tensor has at most {DIMENSIONS_MAX} dimensions.")
+    if any(not 0 <= n <= ELEMENTS_MAX for n in shape):
+        raise InvalidArgument(f"shape {shape} has a dimension that is negative or too large.")
     total = prod(shape) * bits
     if total % 8:
         raise InvalidArgument(f"a {dtype} tensor of shape {shape} does not end at a byte.")
     return total // 8
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidArgument for a name that a tensor cannot have: empty, too long, with a zero
+    byte, no valid Unicode, or the one that safetensors files reserve."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("A tensor name is no valid text.", hint="Rename it.") from error
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise InvalidArgument(
+            f"A tensor name must have 1 to {NAME_BYTES_MAX} bytes.", hint="Rename the tensor."
+        )
+    if "\0" in name or name == NAME_RESERVED:
+        raise InvalidArgument(f"{name!r} cannot be the name of a tensor.", hint="Rename it.")
 
 
 def align(offset: int) -> int:
@@ -151,15 +172,14 @@ def check_index(index: Index, size_bytes: int) -> None:
 
 
 def _check_spec(spec: TensorSpec, size_bytes: int) -> None:
-    if not spec.name or len(spec.name.encode()) > NAME_BYTES_MAX:
-        raise InvalidArgument(
-            f"A tensor name must have 1 to {NAME_BYTES_MAX} bytes.", hint="Rename the tensor."
-        )
-    if "\0" in spec.name:
-        raise InvalidArgument("A tensor name holds a zero byte.", hint="Rename the tensor.")
+    check_name(spec.name)
     spec_bytes = spec.size_bytes
+    if spec_bytes > SIZE_BYTES_MAX:
+        raise InvalidArgument(f"Tensor {spec.name!r} has more elements than an artifact can hold.")
     if spec.strides is not None:
-        if len(spec.strides) != len(spec.shape) or any(step < 0 for step in spec.strides):
+        if len(spec.strides) != len(spec.shape) or any(
+            not 0 <= step <= ELEMENTS_MAX for step in spec.strides
+        ):
             raise InvalidArgument(f"Tensor {spec.name!r} has strides that do not fit its shape.")
         if spec_bytes and DTYPE_BITS[spec.dtype] % 8:
             raise InvalidArgument(f"Tensor {spec.name!r} of a sub-byte dtype must be contiguous.")

@@ -35,6 +35,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     world: int = 1
     rules: tuple[tuple[str, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise InvalidArgument(
+                f"Rank {self.rank} is not one of {self.world} ranks.", hint="Ranks count from 0."
+            )
+
     @classmethod
     def tensors(cls, *names: str) -> View:
         """The tensors whose whole name matches one of these regular expressions."""
@@ -49,10 +55,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def shard(cls, *, rank: int, world: int, rules: dict[str, int]) -> View:
         """What tensor-parallel rank `rank` of `world` needs: `rules` maps a pattern to the
         dimension that is cut; tensors without a rule come whole."""
-        if not 0 <= rank < world:
-            raise InvalidArgument(
-                f"Rank {rank} is not one of {world} ranks.", hint="Ranks count from 0."
-            )
         return cls(rank=rank, world=world, rules=tuple(rules.items()))
 
 
@@ -135,7 +137,7 @@ def _check(spec: TensorSpec, part: Slice) -> Slice:
 def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidArgument(f"{pattern!r} is no regular expression: {error}.") from error
 
 
@@ -150,7 +152,7 @@ def byte_ranges(selected: Selected) -> tuple[ByteRange, ...]:
     row = spec.shape[part.dim] * inner
     outer = prod(spec.shape[: part.dim])
     size = part.length * inner
-    if size == 0:
+    if size * outer == 0:
         return ()
     first = spec.offset + part.start * inner
     if size == row:

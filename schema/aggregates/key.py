@@ -13,7 +13,7 @@ from tensorcast.schema.commands import KeyCommand, MoveKey
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import Conflict, NotFound
 from tensorcast.schema.events import Event, KeyEvent, KeyMoved, KeyRemoved
-from tensorcast.schema.ids import ArtifactId, Key, Seq
+from tensorcast.schema.ids import ArtifactId, Key, Seq, parse_key
 
 
 class KeyStatus(StrEnum):
@@ -41,10 +41,11 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(state: KeyState | None, command: KeyCommand) -> tuple[KeyEvent, ...]:
-    """The events that the command leads to. Raises Conflict or NotFound."""
+    """The events that the command leads to. Raises Conflict, NotFound or InvalidArgument."""
     current = state.artifact if state and state.status is KeyStatus.SET else None
     moves = state.moves if state else 0
     if isinstance(command, MoveKey):
+        parse_key(command.key)
         if current == command.artifact:
             return ()
         _check_expected(command.key, current, command.expect)

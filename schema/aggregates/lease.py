@@ -53,14 +53,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(state: Lease | None, command: LeaseCommand) -> tuple[LeaseEvent, ...]:
-    """The events that the command leads to. Raises NotFound or InvalidArgument."""
+    """The events that the command leads to. Raises NotFound, Rejected or InvalidArgument."""
     if isinstance(command, AcquireLease):
         if not TTL_S_MIN <= command.ttl_s <= TTL_S_MAX:
             raise InvalidArgument(
                 f"A lease of {command.ttl_s} s is out of range.",
                 hint=f"Choose {TTL_S_MIN:g} to {TTL_S_MAX:g} seconds.",
             )
-        return () if state else (_acquired(command),)
+        return _acquire(state, command)
     if state is None:
         raise NotFound(f"There is no lease {command.lease}.")
     if state.status is not LeaseStatus.HELD:
@@ -74,14 +74,18 @@ def decide(state: Lease | None, command: LeaseCommand) -> tuple[LeaseEvent, ...]
             assert_never(command)
 
 
-def _acquired(command: AcquireLease) -> LeaseAcquired:
-    return LeaseAcquired(
+def _acquire(state: Lease | None, command: AcquireLease) -> tuple[LeaseEvent, ...]:
+    if state and state.status is LeaseStatus.HELD:
+        return ()
+    event = LeaseAcquired(
         lease=command.lease,
         artifact=command.artifact,
         node=command.node,
         holder=command.holder,
         ttl_s=command.ttl_s,
     )
+    next_status(TRANSITIONS, state.status if state else None, event, f"lease {command.lease}")
+    return (event,)
 
 
 def evolve(state: Lease | None, recorded: Recorded, event: LeaseEvent) -> Lease:

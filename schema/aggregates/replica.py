@@ -21,7 +21,7 @@ from tensorcast.schema.commands import (
     StartReplica,
 )
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import NotFound
+from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import (
     Event,
     ReplicaCorrupted,
@@ -83,7 +83,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(state: Replica | None, command: ReplicaCommand) -> tuple[ReplicaEvent, ...]:
-    """The events that the command leads to. Raises NotFound or Rejected (also a stale epoch)."""
+    """The events that the command leads to. Raises NotFound, InvalidArgument or Rejected (also
+    for a stale epoch)."""
     if state is not None:
         check_epoch(state.epoch, command.epoch, f"replica {state.id}")
     status = state.status if state else None
@@ -96,10 +97,14 @@ def decide(state: Replica | None, command: ReplicaCommand) -> tuple[ReplicaEvent
         case EvictReplica() | DropReplica() | LoseReplica() if status in _ABSENT:
             return ()
         case FillReplica():
+            if state is not None and _is_filled(state, command.chunks):
+                return ()
             event = ReplicaFilled(
                 replica=command.replica, epoch=command.epoch, chunks=command.chunks
             )
         case CorruptReplica():
+            if state is not None and _is_without(state, command.chunks):
+                return ()
             event = ReplicaCorrupted(
                 replica=command.replica,
                 epoch=command.epoch,
@@ -122,6 +127,20 @@ def decide(state: Replica | None, command: ReplicaCommand) -> tuple[ReplicaEvent
         raise NotFound(f"There is no replica {command.replica}.")
     next_status(TRANSITIONS, status, event, f"replica {command.replica}")
     return (event,)
+
+
+def _is_filled(state: Replica, chunks: ChunkSet) -> bool:
+    """Whether the replica holds these chunks already. Raises InvalidArgument for one that no chunk
+    of the artifact is."""
+    if len(chunks - ChunkSet.full(state.chunks_total)):
+        raise InvalidArgument(f"Replica {state.id} has {state.chunks_total} chunks, not more.")
+    return state.status is ReplicaStatus.FILLING and not len(chunks - state.chunks)
+
+
+def _is_without(state: Replica, chunks: ChunkSet) -> bool:
+    """Whether the replica is in use and holds none of these chunks."""
+    in_use = state.status in (ReplicaStatus.FILLING, ReplicaStatus.READY)
+    return in_use and state.chunks - chunks == state.chunks
 
 
 def _start(state: Replica | None, command: StartReplica) -> tuple[ReplicaEvent, ...]:
