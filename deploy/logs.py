@@ -69,7 +69,7 @@ def last_meaningful_line(text: str, *, lines_max: int = 60) -> str:
 def explain(line: str) -> str:
     """What a log line means in plain words; "" when it is not one that we know."""
     for pattern, meaning in _MEANINGS:
-        if re.search(pattern, line):
+        if re.search(pattern, line, re.IGNORECASE):
             return meaning
     return ""
 
