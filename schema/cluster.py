@@ -57,9 +57,10 @@ V = TypeVar("V")
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The states of all aggregates after event `at`, and the indexes that readers need.
 
-    `open_operations` are those issued or running; `operations_by_artifact` holds all of an artifact;
-    `leases_by_artifact` the leases in force; `keys_by_artifact` the keys that point to it now. `skipped` counts events that could not follow
-    (it stays 0 as long as every writer decides before it appends).
+    `open_operations` are those issued or running; `operations_by_artifact` are all those of an
+    artifact; `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
+    point to it now. `skipped` counts events that could not follow (it stays 0 as long as every
+    writer decides before it appends).
     """
 
     at: Seq = Seq(0)
