@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -21,6 +22,7 @@ class Entry(msgspec.Struct, frozen=True):
     id: EventId
     subject: str
     payload: bytes
+    at: datetime
     expected: Seq | None
 
 
@@ -51,9 +53,9 @@ def _entry(cluster: str, draft: Draft, seen: dict[str, Seq | None], bytes_max: i
         )
     if subject in seen:
         _check_agreement(subject, seen[subject], draft.expected)
-        return Entry(draft.id, subject, payload, None)
+        return Entry(draft.id, subject, payload, draft.at, None)
     seen[subject] = draft.expected
-    return Entry(draft.id, subject, payload, draft.expected)
+    return Entry(draft.id, subject, payload, draft.at, draft.expected)
 
 
 def _check_agreement(subject: str, first: Seq | None, later: Seq | None) -> None:

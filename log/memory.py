@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from tensorcast.log.batch import Entry, prepare, stale
 from tensorcast.log.port import Stored
 from tensorcast.schema.envelope import Draft
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import Corrupt, Unavailable
 from tensorcast.schema.ids import EventId, Seq
 
 
@@ -50,8 +50,12 @@ class MemoryLog:
         self._grown.set()
         self._grown = asyncio.Event()
 
-    async def read(self, *, after: Seq, batch_max: int = 1000) -> AsyncIterator[tuple[Stored, ...]]:
-        """As `Log.read`. Raises Unavailable when the log is closed."""
+    async def read(
+        self, *, after: Seq, batch_max: int = 1000
+    ) -> AsyncGenerator[tuple[Stored, ...], None]:
+        """As `Log.read`."""
+        if after > len(self._stored):
+            raise Corrupt(f"The log ends at {len(self._stored)}, before event {after}.")
         while True:
             self._check_open()
             if len(self._stored) > after:

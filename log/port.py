@@ -29,17 +29,26 @@ class Log(Protocol):
     async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
         """Appends all drafts or none, in order, durably; returns their positions.
 
-        Raises Conflict when an aggregate has events after the `expected` position, InvalidArgument
+        Several drafts of one aggregate state the position before the append: each, or only the
+        first. Raises Conflict when an aggregate has events after the `expected` position, InvalidArgument
         when an event is too large or there are too many, Unavailable when the log cannot be
         reached (the append may or may not have happened: repeat it with the same event ids).
         An append whose event ids are all in the log already returns their positions: safe to
-        repeat.
+        repeat. When only some of them are, it is a Conflict.
         """
         ...
 
     def read(self, *, after: Seq, batch_max: int = 1000) -> AsyncIterator[tuple[Stored, ...]]:
         """Every event after `after`, in order, without gaps or repeats, and then each new one as
-        it comes, in non-empty batches, for ever. Survives reconnects."""
+        it comes, in non-empty batches, for ever. Survives reconnects.
+
+        Raises Corrupt when the log ends before `after` or has been replaced by another one,
+        Unavailable when it is closed.
+        """
+        ...
+
+    async def read_one(self, seq: Seq) -> Stored | None:
+        """The event at `seq`; None when there is none. Raises Unavailable."""
         ...
 
     async def last_seq(self) -> Seq:

@@ -1,0 +1,179 @@
+"""The log on NATS JetStream: atomic batches, expected positions, ordered reading.
+
+What the server guarantees, found by trying (2.15): an atomic batch gets contiguous positions or
+none; only the first message of a subject in a batch may state its expected position; a known
+message id refuses a whole batch (10201), but a stale expectation of a single message is found
+first (10071). So any of these refusals is followed by the question whether the events are there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from nats.aio.client import Client
+
+from tensorcast.log.batch import Entry, prepare, stale
+from tensorcast.log.connection import Connection, Refused, explain, parse_answer
+from tensorcast.log.creation import DUPLICATE_WINDOW_S, State, check_identity, open_log, read_state
+from tensorcast.log.cursors import JetStreamCursors
+from tensorcast.log.identity import now
+from tensorcast.log.lookup import locate, read_message
+from tensorcast.log.ordered import read_ordered
+from tensorcast.log.port import Stored
+from tensorcast.schema.codec import EVENT_BYTES_MAX
+from tensorcast.schema.envelope import Draft
+from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.ids import Seq, parse_cluster
+from tensorcast.schema.subjects import log_name
+
+__all__ = ["JetStreamCursors", "JetStreamLog", "connect_log"]
+
+CONNECT_S_MAX: Final = 10.0
+_HEADER_BYTES_MAX: Final = 1024
+_STALE_OR_KNOWN: Final = frozenset({10071, 10164, 10201})
+_WINDOW: Final = timedelta(seconds=DUPLICATE_WINDOW_S / 2)
+
+
+class _Ack(msgspec.Struct, frozen=True):
+    seq: int
+
+
+async def connect_log(
+    url: str, cluster: str, *, name: str, timeout_s: float = CONNECT_S_MAX
+) -> JetStreamLog:
+    """Connects to the log of a cluster and makes it when it is not there. `name` tells operators
+    who is connected. Raises Unavailable, and InvalidArgument when the server or an existing log
+    cannot keep the contract."""
+    connection = Connection(url)
+    await connection.open(name, timeout_s)
+    try:
+        created = await open_log(connection, parse_cluster(cluster))
+    except BaseException:
+        await connection.aclose()
+        raise
+    return JetStreamLog(connection, cluster, created)
+
+
+class JetStreamLog:
+    """Keeps the contract of `Log` on one stream of JetStream. `created` tells two logs of the
+    same name apart."""
+
+    def __init__(self, connection: Connection, cluster: str, created: str) -> None:
+        self.cluster = cluster
+        self.created = created
+        self._connection = connection
+        self._name = log_name(cluster)
+
+    @property
+    def nats(self) -> Client:
+        """The client, for what is not in the log: requests, heartbeats, renewals."""
+        return self._connection.nats
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
+        """As `Log.append`."""
+        if not drafts:
+            return ()
+        self._connection.check_connected()
+        entries = prepare(self.cluster, drafts, bytes_max=self._event_bytes_max())
+        if any(_is_old(draft) for draft in drafts):
+            known = await locate(self._connection, self._name, entries)
+            if any(known):
+                return _all_or_stale(entries, known)
+        try:
+            ack = await (self._publish(entries[0]) if len(entries) == 1 else self._commit(entries))
+        except Refused as refusal:
+            return await self._settle(entries, refusal)
+        first = ack.seq - len(entries) + 1
+        return tuple(Seq(first + offset) for offset in range(len(entries)))
+
+    def _event_bytes_max(self) -> int:
+        return min(EVENT_BYTES_MAX, self.nats.max_payload - _HEADER_BYTES_MAX)
+
+    async def _publish(self, entry: Entry) -> _Ack:
+        answer = await self._connection.ask(entry.subject, entry.payload, headers=_headers(entry))
+        return parse_answer(answer, _Ack)
+
+    async def _commit(self, entries: Sequence[Entry]) -> _Ack:
+        """One atomic batch. Only its last message asks for an answer."""
+        batch = secrets.token_hex(16)
+        for number, entry in enumerate(entries[:-1], 1):
+            await self._connection.send(
+                entry.subject, entry.payload, _batch_headers(entry, batch, number)
+            )
+        last = entries[-1]
+        headers = _batch_headers(last, batch, len(entries)) | {"Nats-Batch-Commit": "1"}
+        return parse_answer(
+            await self._connection.ask(last.subject, last.payload, headers=headers), _Ack
+        )
+
+    async def _settle(self, entries: Sequence[Entry], refusal: Refused) -> tuple[Seq, ...]:
+        if refusal.error.err_code not in _STALE_OR_KNOWN:
+            raise explain(refusal.error)
+        return _all_or_stale(entries, await locate(self._connection, self._name, entries))
+
+    async def read(
+        self, *, after: Seq, batch_max: int = 1000
+    ) -> AsyncGenerator[tuple[Stored, ...], None]:
+        """As `Log.read`. Close the iterator (`aclose`) to give its place at the server up."""
+
+        async def check() -> State:
+            return await check_identity(self._connection, self._name, self.created)
+
+        batches = read_ordered(self._connection, self._name, after, batch_max, check)
+        try:
+            async for batch in batches:
+                yield batch
+        finally:
+            await batches.aclose()
+
+    async def read_one(self, seq: Seq) -> Stored | None:
+        """The event at `seq`; None when there is none. Raises Unavailable."""
+        if seq < 1:
+            return None
+        return await read_message(self._connection, self._name, {"seq": seq})
+
+    async def last_seq(self) -> Seq:
+        """As `Log.last_seq`, asked of the leader."""
+        try:
+            state = await read_state(self._connection, self._name)
+        except Refused as refusal:
+            raise explain(refusal.error) from refusal
+        if state is None:
+            raise Corrupt("The log is gone.", hint="Was it deleted? Restore it from a backup.")
+        return Seq(state.last_seq)
+
+    async def aclose(self) -> None:
+        """As `Log.aclose`."""
+        await self._connection.aclose()
+
+
+def _is_old(draft: Draft) -> bool:
+    """Whether the server may have forgotten the id of an earlier try, and nothing else would tell
+    that the event is there already."""
+    return draft.expected is None and now() - draft.at > _WINDOW
+
+
+def _all_or_stale(entries: Sequence[Entry], known: Sequence[Seq | None]) -> tuple[Seq, ...]:
+    for entry, seq in zip(entries, known, strict=True):
+        if seq is None:
+            raise stale(entry.subject, entry.expected)
+    return tuple(seq for seq in known if seq is not None)
+
+
+def _headers(entry: Entry) -> dict[str, str]:
+    headers: dict[str, str] = {"Nats-Msg-Id": entry.id}
+    if entry.expected is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(entry.expected)
+    return headers
+
+
+def _batch_headers(entry: Entry, batch: str, number: int) -> dict[str, str]:
+    return {**_headers(entry), "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
