@@ -30,9 +30,10 @@ class Log(Protocol):
         """Appends all drafts or none, in order, durably; returns their positions.
 
         Several drafts of one aggregate state the position before the append: each, or only the
-        first. Raises Conflict when an aggregate has events after the `expected` position, InvalidArgument
-        when an event is too large or there are too many, Unavailable when the log cannot be
-        reached (the append may or may not have happened: repeat it with the same event ids).
+        first. Raises Conflict when an aggregate has events after the `expected` position,
+        InvalidArgument when an event is too large or there are too many, Unavailable when the log
+        cannot be reached (the append may or may not have happened: repeat it with the same event
+        ids).
         An append whose event ids are all in the log already returns their positions: safe to
         repeat. When only some of them are, it is a Conflict.
         """
