@@ -1,6 +1,7 @@
-"""The data plane: one mover process on each node holds replicas and moves their bytes.
+"""The data plane: one mover process a node.
 
-In the order of a start: `settings` -> `journal` (what the last life still owes the log) -> the log
--> `agent` (joins, takes its memory back, runs operations) -> `sockets` (applications of the node)
-and the data port (other movers). `main` wires them; `core` decides, everything else does.
+A mover holds the node's replicas in memory (`memory/`) and on disk (`tiers/`), pulls bytes from
+other movers (`transports/`) as the pure machine in `core/` says, hands segments to the readers of
+its node, and writes what happened to the log. It never imports torch and never asks the control
+plane: they meet in the log.
 """

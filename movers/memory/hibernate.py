@@ -1,0 +1,82 @@
+"""Images of segments on disk, for the time between a graceful stop and the next start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tensorcast.movers.durable import (
+    TEMPORARY_PREFIX,
+    explained,
+    remove_leftovers,
+    sync_folder,
+    write_all,
+)
+from tensorcast.movers.memory.verify import verify_chunks
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.errors import NotFound
+from tensorcast.schema.ids import ArtifactId
+from tensorcast.schema.tensors import Manifest
+
+_SUFFIX = ".image"
+
+
+def write_image(folder: Path, artifact: ArtifactId, manifest: Manifest, memory: memoryview) -> None:
+    """Writes the byte space that `memory` begins with, durably, whole or not at all. Blocks.
+    Raises OutOfCapacity (and leaves nothing behind), PermissionDenied or Unavailable."""
+    path = folder / f"{artifact}{_SUFFIX}"
+    temporary = folder / f"{TEMPORARY_PREFIX}{path.name}"
+    with explained(path, "write"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            _write(temporary, memory[: manifest.size_bytes])
+            temporary.rename(path)
+            sync_folder(folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: memoryview) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if content.nbytes:
+            os.posix_fallocate(fd, 0, content.nbytes)
+        write_all(fd, content, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_image(
+    folder: Path, artifact: ArtifactId, manifest: Manifest, memory: memoryview
+) -> ChunkSet:
+    """Fills `memory` from the image; returns the chunks that match their digests (all, unless the
+    file is damaged). Blocks. Raises NotFound."""
+    path = folder / f"{artifact}{_SUFFIX}"
+    target = memory[: manifest.size_bytes]
+    with explained(path, "read"):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFound(f"There is no image of artifact {artifact}.") from error
+        try:
+            at = 0
+            while at < target.nbytes and (read := os.preadv(fd, [target[at:]], at)):
+                at += read
+        finally:
+            os.close(fd)
+    return verify_chunks(target, manifest)
+
+
+def list_images(folder: Path) -> tuple[ArtifactId, ...]:
+    """The artifacts that have an image. Removes what a crash left half-written."""
+    with explained(folder, "read"):
+        remove_leftovers(folder)
+        names = sorted(path.name for path in folder.glob(f"*{_SUFFIX}"))
+    return tuple(ArtifactId(name.removesuffix(_SUFFIX)) for name in names)
+
+
+def remove_image(folder: Path, artifact: ArtifactId) -> None:
+    """Forgets an image. Safe to repeat."""
+    with explained(folder, "remove from"):
+        (folder / f"{artifact}{_SUFFIX}").unlink(missing_ok=True)

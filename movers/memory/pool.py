@@ -1,0 +1,195 @@
+"""The budget of a node's memory: which segments there are, which are free, which may be reused.
+
+A segment is in use (`allocate`, `adopt`) until `release`; then it is free, or retired as long as
+somebody still maps it. All of them count against the budget, which `allocate` never exceeds. A
+free one is reused without new page faults, or closed when its room is needed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from tensorcast.movers.core.layout import gaps
+from tensorcast.movers.memory.memfd import Segment, adopt_segment, create_segment, round_up
+from tensorcast.schema.errors import OutOfCapacity
+from tensorcast.schema.tensors import Index
+
+WASTE_RATIO_MAX = 1.25
+"""A free segment is reused for content that is at most so many times smaller."""
+
+
+class DescriptorStore(Protocol):
+    """Keeps descriptors alive while the mover is not (the supervisor's descriptor store)."""
+
+    def keep(self, name: str, fd: int) -> None: ...
+
+    def forget(self, name: str) -> None: ...
+
+
+class NoStore:
+    """A descriptor store that keeps nothing: segments end with the mover."""
+
+    def keep(self, name: str, fd: int) -> None:
+        pass
+
+    def forget(self, name: str) -> None:
+        pass
+
+
+class Lent(msgspec.Struct, frozen=True):
+    """A segment for new content; unless `is_zero`, its bytes are those of an older use."""
+
+    segment: Segment
+    is_zero: bool
+
+
+class PoolStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes by state; `retired_bytes` are released but still mapped by readers."""
+
+    capacity_bytes: int
+    used_bytes: int
+    free_bytes: int
+    retired_bytes: int
+    segments: int
+    segments_free: int
+
+
+class Pool:
+    """Owns its segments. Every method may be called from any thread; `allocate` may block for
+    0.25 s per GiB while the kernel makes pages."""
+
+    def __init__(self, capacity_bytes: int, store: DescriptorStore | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._store = store or NoStore()
+        self._lock = threading.Lock()
+        self._used: dict[str, Segment] = {}
+        self._free: dict[str, Segment] = {}
+        self._retired: dict[str, Segment] = {}
+        self._reserved_bytes = 0
+
+    def allocate(self, size_bytes: int) -> Lent:
+        """A segment of at least `size_bytes`, reused or new. Raises OutOfCapacity; it says what
+        is needed and what is free, and `shortfall` gives the difference."""
+        needed = round_up(size_bytes)
+        with self._lock:
+            self._reclaim()
+            segment = self._take_fitting(needed)
+            if segment is not None:
+                return Lent(segment, is_zero=False)
+            self._make_room(needed)
+            self._reserved_bytes += needed
+        return Lent(self._create(needed), is_zero=True)
+
+    def shortfall(self, size_bytes: int) -> int:
+        """How many bytes must be released before `size_bytes` can be allocated; 0: none."""
+        with self._lock:
+            self._reclaim()
+            return max(0, round_up(size_bytes) - self._room())
+
+    def release(self, segment: Segment) -> None:
+        """Its content is no longer needed. The caller must have released its views of it. Safe to
+        repeat."""
+        with self._lock:
+            if self._used.pop(segment.name, None) is not None:
+                self._retired[segment.name] = segment
+                self._reclaim()
+
+    def adopt(self, name: str, fd: int) -> Segment:
+        """Takes over a segment from the descriptor store (which keeps it), as one in use; the
+        budget does not stop it. Raises Corrupt."""
+        segment = adopt_segment(name, fd)
+        with self._lock:
+            self._used[name] = segment
+        return segment
+
+    def stats(self) -> PoolStats:
+        """The state now."""
+        with self._lock:
+            self._reclaim()
+            return PoolStats(
+                capacity_bytes=self.capacity_bytes,
+                used_bytes=_total(self._used) + self._reserved_bytes,
+                free_bytes=_total(self._free),
+                retired_bytes=_total(self._retired),
+                segments=sum(1 for _ in self._all()),
+                segments_free=len(self._free),
+            )
+
+    def close(self) -> None:
+        """Closes every segment. What the descriptor store keeps, it keeps."""
+        with self._lock:
+            for segment in self._all():
+                segment.close()
+            for group in (self._used, self._free, self._retired):
+                group.clear()
+
+    def _all(self) -> Iterator[Segment]:
+        for group in (self._used, self._free, self._retired):
+            yield from group.values()
+
+    def _reclaim(self) -> None:
+        for name, segment in list(self._retired.items()):
+            if not segment.is_mapped():
+                self._free[name] = self._retired.pop(name)
+
+    def _take_fitting(self, needed: int) -> Segment | None:
+        """The smallest free segment that fits without much waste."""
+        fitting = [
+            s for s in self._free.values() if needed <= s.capacity_bytes <= needed * WASTE_RATIO_MAX
+        ]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda s: s.capacity_bytes)
+        self._used[best.name] = self._free.pop(best.name)
+        return best
+
+    def _room(self) -> int:
+        """Bytes that new segments could take if all free ones were closed."""
+        taken = _total(self._used) + _total(self._retired) + self._reserved_bytes
+        return self.capacity_bytes - taken
+
+    def _make_room(self, needed: int) -> None:
+        """Closes free segments, the largest first, until `needed` more bytes fit."""
+        if needed > self._room():
+            raise OutOfCapacity(
+                f"{needed} bytes of memory are needed; {max(0, self._room())} of the mover's "
+                f"{self.capacity_bytes} are free.",
+                hint="Evict or unpin artifacts, or raise the mover's memory budget.",
+            )
+        for segment in sorted(self._free.values(), key=lambda s: -s.capacity_bytes):
+            if needed <= self._room() - _total(self._free):
+                return
+            del self._free[segment.name]
+            self._close(segment)
+
+    def _close(self, segment: Segment) -> None:
+        self._store.forget(segment.name)
+        segment.close()
+
+    def _create(self, capacity_bytes: int) -> Segment:
+        """Makes a segment for which room is reserved, outside of the lock: it takes long."""
+        segment: Segment | None = None
+        try:
+            segment = create_segment(f"segment-{secrets.token_hex(8)}", capacity_bytes)
+            self._store.keep(segment.name, segment.fd)
+            return segment
+        finally:
+            with self._lock:
+                self._reserved_bytes -= capacity_bytes
+                if segment is not None:
+                    self._used[segment.name] = segment
+
+
+def _total(group: dict[str, Segment]) -> int:
+    return sum(segment.capacity_bytes for segment in group.values())
+
+
+def zero_gaps(segment: Segment, index: Index, size_bytes: int) -> None:
+    """Zeroes what belongs to no tensor in the first `size_bytes`, as the byte space wants it."""
+    for gap in gaps(index, size_bytes):
+        segment.memory[gap.offset : gap.end] = bytes(gap.size)

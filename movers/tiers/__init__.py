@@ -1,0 +1,1 @@
+"""Where replicas live other than in memory."""

@@ -1,0 +1,116 @@
+"""What a transport promises, and what a mover lends to its peers.
+
+The receiver pulls. A channel is a link to one peer: `post` never blocks, completions come in any
+order, each pull's exactly once. Every chunk is checked against its digest before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from tensorcast.movers.core.layout import Layout
+from tensorcast.movers.core.transfer import Completion, Pull
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.ids import ArtifactId, NodeId
+
+
+class MemoryKind(StrEnum):
+    DRAM = "dram"
+    VRAM = "vram"
+    FILE = "file"
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Between which kinds of memory a transport moves bytes; how many pulls keep one channel
+    busy."""
+
+    sources: frozenset[MemoryKind]
+    targets: frozenset[MemoryKind]
+    crosses_nodes: bool
+    pulls_in_flight_max: int
+
+
+class Region(Protocol):
+    """Registered memory: usable by its transport until closed. `memory` is writable bytes."""
+
+    @property
+    def memory(self) -> memoryview: ...
+
+    def close(self) -> None:
+        """Ends the use of the memory. Channels that write into it must be closed before."""
+        ...
+
+
+class Channel(Protocol):
+    """A link to one peer. A lost peer is no exception: its pulls complete as Broken."""
+
+    def post(self, pulls: Sequence[Pull], target: Region) -> None:
+        """Starts pulls into `target` (its byte 0 is the start of the byte space). Never blocks."""
+        ...
+
+    async def completions(self) -> Sequence[Completion]:
+        """Waits for at least one completion; returns all that there are."""
+        ...
+
+    async def aclose(self) -> None:
+        """Gives up what is in flight. When it returns, nothing writes into a target any more.
+        Safe to repeat."""
+        ...
+
+
+class Transport(Protocol):
+    """One way to move bytes from other movers to this one."""
+
+    name: str
+    capabilities: Capabilities
+
+    def register(self, memory: memoryview, kind: MemoryKind = MemoryKind.DRAM) -> Region: ...
+
+    async def connect(self, peer: NodeId, address: str) -> Channel:
+        """A channel to the mover of `peer` at `address`. Raises Unavailable, or
+        PermissionDenied when the peer belongs to another cluster."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes the channels that are still open. Safe to repeat."""
+        ...
+
+
+class Lending(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact that a peer may read: a descriptor, where the byte space lies behind it, and
+    the chunks that may be served now (more may come while it is filled)."""
+
+    fd: int
+    layout: Layout
+    chunk_bytes: int
+    chunks: Callable[[], ChunkSet]
+
+
+class Provider(Protocol):
+    """What the mover has to offer. Called from the threads of servers: must be thread-safe and
+    quick."""
+
+    def lend(self, artifact: ArtifactId) -> AbstractContextManager[Lending]:
+        """The artifact's replica, which stays as it is while the context lasts. Entering raises
+        NotFound when there is none."""
+        ...
+
+
+class MemoryRegion:
+    """Ordinary memory, which needs no registration."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory.cast("B") if memory.format != "B" else memory[:]
+
+    @property
+    def memory(self) -> memoryview:
+        return self._memory
+
+    def close(self) -> None:
+        """Releases the view. Safe to repeat."""
+        self._memory.release()

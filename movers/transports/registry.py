@@ -1,0 +1,37 @@
+"""The transports by name, and the choice of one. A transport is imported when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorcast.movers.transports.base import Transport
+from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.ids import NodeId
+
+Constructor = Callable[[str, NodeId], Transport]
+"""Makes a transport for a mover: (cluster, node)."""
+
+
+def _tcp(cluster: str, node: NodeId) -> Transport:
+    from tensorcast.movers.transports.tcp.client import TcpTransport
+
+    return TcpTransport(cluster, node)
+
+
+CONSTRUCTORS: dict[str, Constructor] = {"tcp": _tcp}
+"""The transports of this build, the best first."""
+
+
+def make_transport(name: str, cluster: str, node: NodeId) -> Transport:
+    """The transport called `name`. Raises Unavailable when this build has none."""
+    constructor = CONSTRUCTORS.get(name)
+    if constructor is None:
+        raise Unavailable(
+            f"This mover has no transport {name!r}.", hint=f"It has: {', '.join(CONSTRUCTORS)}."
+        )
+    return constructor(cluster, node)
+
+
+def choose(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+    """The best transport that both ends have; None when they share none."""
+    return next((name for name in CONSTRUCTORS if name in ours and name in theirs), None)
