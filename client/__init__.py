@@ -1,0 +1,113 @@
+"""The SDK: what applications import to put, get, replicate and follow artifacts.
+
+Names are loaded on first use: importing this package costs next to nothing, and neither torch nor
+the NATS client is loaded before something needs it.
+
+    session.py   AsyncClient: the whole surface, awaitable
+    sync.py      Client: a thin facade over it, for ordinary programs and several threads
+    api.py       what is asked of the control plane; socket.py what is asked of the local mover
+    memory.py    the mapping behind tensors; tensors.py and files.py what goes in and comes out
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorcast.client.api import ControlPlane
+    from tensorcast.client.context import Context, NodeContext, resolve_context
+    from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
+    from tensorcast.client.session import AsyncClient, connect_async
+    from tensorcast.client.sync import Artifact, Client, Operation, Queries, Replication, connect
+    from tensorcast.client.views import parse_view
+    from tensorcast.schema.errors import (
+        Cancelled,
+        Conflict,
+        Corrupt,
+        InvalidArgument,
+        NotFound,
+        OutOfCapacity,
+        PermissionDenied,
+        Rejected,
+        TensorCastError,
+        Timeout,
+        Unavailable,
+    )
+    from tensorcast.schema.views import View
+
+_ERRORS = (
+    "Cancelled",
+    "Conflict",
+    "Corrupt",
+    "InvalidArgument",
+    "NotFound",
+    "OutOfCapacity",
+    "PermissionDenied",
+    "Rejected",
+    "TensorCastError",
+    "Timeout",
+    "Unavailable",
+)
+_HOMES = {
+    "ControlPlane": "tensorcast.client.api",
+    "Context": "tensorcast.client.context",
+    "NodeContext": "tensorcast.client.context",
+    "resolve_context": "tensorcast.client.context",
+    "AsyncArtifact": "tensorcast.client.handles",
+    "AsyncOperation": "tensorcast.client.handles",
+    "AsyncReplication": "tensorcast.client.handles",
+    "AsyncClient": "tensorcast.client.session",
+    "connect_async": "tensorcast.client.session",
+    "Artifact": "tensorcast.client.sync",
+    "Client": "tensorcast.client.sync",
+    "Operation": "tensorcast.client.sync",
+    "Queries": "tensorcast.client.sync",
+    "Replication": "tensorcast.client.sync",
+    "connect": "tensorcast.client.sync",
+    "parse_view": "tensorcast.client.views",
+    "View": "tensorcast.schema.views",
+    **dict.fromkeys(_ERRORS, "tensorcast.schema.errors"),
+}
+
+__all__ = [
+    "Artifact",
+    "AsyncArtifact",
+    "AsyncClient",
+    "AsyncOperation",
+    "AsyncReplication",
+    "Cancelled",
+    "Client",
+    "Conflict",
+    "Context",
+    "ControlPlane",
+    "Corrupt",
+    "InvalidArgument",
+    "NodeContext",
+    "NotFound",
+    "Operation",
+    "OutOfCapacity",
+    "PermissionDenied",
+    "Queries",
+    "Rejected",
+    "Replication",
+    "TensorCastError",
+    "Timeout",
+    "Unavailable",
+    "View",
+    "connect",
+    "connect_async",
+    "parse_view",
+    "resolve_context",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,413 @@
+"""What clients ask the control plane: one NATS request for each verb, each a typed method.
+
+The connection is made at the first request, so a client that only reads from its local mover never
+needs the control plane. Every wait is bounded; an absent control plane is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from tensorcast.client.position import Position
+from tensorcast.schema import subjects
+from tensorcast.schema.api import (
+    LIST_MAX,
+    WAIT_S_MAX,
+    ArtifactInfo,
+    Ask,
+    AuditQuery,
+    Browse,
+    ClusterStatus,
+    EventInfo,
+    Execute,
+    Executed,
+    KeyInfo,
+    NodeInfo,
+    OperationInfo,
+    ReplayInfo,
+    ReplayQuery,
+    ReplicasProgress,
+    Show,
+    TensorInfo,
+    WaitOperation,
+    WaitReplicas,
+    parse_reply,
+)
+from tensorcast.schema.commands import (
+    CancelOperation,
+    Command,
+    CordonNode,
+    DrainNode,
+    MoveKey,
+    PinArtifact,
+    RemoveArtifact,
+    RemoveKey,
+    RequestReplicas,
+    RequestVerification,
+    RetryOperation,
+    UncordonNode,
+    UnpinArtifact,
+)
+from tensorcast.schema.errors import Corrupt, Timeout, Unavailable
+from tensorcast.schema.ids import (
+    ArtifactId,
+    EventId,
+    LeaseId,
+    NodeId,
+    OperationId,
+    ReplicaId,
+    Tier,
+    parse_key,
+    parse_node,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as Nats
+
+T = TypeVar("T")
+
+REQUEST_S = 10.0
+CONNECT_S = 3.0
+ANSWER_SLACK_S = 5.0
+HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
+
+
+class ControlPlane:
+    """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
+    id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
+    not answer in time, and the error that it answers."""
+
+    def __init__(self, url: str, cluster: str, actor: str, position: Position) -> None:
+        self._url = url
+        self._cluster = cluster
+        self._actor = actor
+        self._position = position
+        self._nats: Nats | None = None
+        self._connecting = asyncio.Lock()
+
+    # ---- asking ------------------------------------------------------------------------------
+
+    async def ask(
+        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float = REQUEST_S
+    ) -> T:
+        """One request and its answer. Safe to repeat unless the verb is `execute`."""
+        from nats.errors import Error, NoRespondersError
+        from nats.errors import TimeoutError as NatsTimeoutError
+
+        nats = await self._connect()
+        subject = subjects.api_subject(self._cluster, verb)
+        try:
+            reply = await nats.request(subject, msgspec.json.encode(request), timeout=timeout)
+            return parse_reply(reply.data, answer)
+        except NoRespondersError as error:
+            raise Unavailable("The control plane is not running.", hint=HINT) from error
+        except (NatsTimeoutError, TimeoutError) as error:
+            raise Timeout(
+                f"The control plane did not answer {verb!r} within {timeout:g} s.", hint=HINT
+            ) from error
+        except (Error, OSError) as error:
+            raise Unavailable(f"The connection to NATS broke: {error}.", hint=HINT) from error
+        except msgspec.MsgspecError as error:
+            raise Corrupt(
+                f"The control plane's answer to {verb!r} cannot be read: {error}.",
+                hint="Client and control plane may be of different releases.",
+            ) from error
+
+    async def execute(self, command: Command, *, force: bool = False) -> Executed:
+        """Has a command decided and its events appended. Later reads of this client include
+        them."""
+        request = Execute(command=command, actor=self._actor, force=force)
+        done = await self.ask("execute", request, Executed)
+        self._position.advance(done.seq)
+        return done
+
+    # ---- artifacts ---------------------------------------------------------------------------
+
+    async def artifacts(
+        self, *, node: str | None = None, status: str | None = None, limit: int = LIST_MAX
+    ) -> tuple[ArtifactInfo, ...]:
+        """The artifacts, newest first; those with a replica on `node`, or of one state."""
+        request = self._browse(node=node, status=status, limit=limit)
+        return await self.ask("artifact.list", request, tuple[ArtifactInfo, ...])
+
+    async def artifact(self, what: str) -> ArtifactInfo:
+        """One artifact with its keys and replicas. Raises NotFound."""
+        return await self.ask("artifact.show", self._show(what), ArtifactInfo)
+
+    async def tensors(self, what: str) -> tuple[TensorInfo, ...]:
+        """The tensors of an artifact in the order of its bytes. Raises NotFound."""
+        return await self.ask("artifact.tensors", self._show(what), tuple[TensorInfo, ...])
+
+    async def history(
+        self, what: str, *, limit: int = LIST_MAX, newest: bool = False
+    ) -> tuple[EventInfo, ...]:
+        """Every event about an artifact, its replicas, operations, leases and keys. Raises
+        NotFound."""
+        query = AuditQuery(what=what, limit=limit, newest=newest)
+        return await self._pages("artifact.history", query)
+
+    async def pin(self, what: str) -> Executed:
+        """Keeps all replicas of the artifact from eviction; safe to repeat."""
+        return await self.execute(PinArtifact(artifact=await self.artifact_id(what)))
+
+    async def unpin(self, what: str) -> Executed:
+        """Undoes `pin`; safe to repeat."""
+        return await self.execute(UnpinArtifact(artifact=await self.artifact_id(what)))
+
+    async def remove_artifact(self, what: str, *, force: bool = False) -> Executed:
+        """Removes the artifact; its replicas are evicted. Raises Rejected while it is pinned, or
+        leased or named by a key and not `force`."""
+        command = RemoveArtifact(artifact=await self.artifact_id(what))
+        return await self.execute(command, force=force)
+
+    async def artifact_id(self, what: str) -> ArtifactId:
+        """The full id of an artifact. Raises NotFound."""
+        return (await self.artifact(what)).id
+
+    # ---- keys --------------------------------------------------------------------------------
+
+    async def keys(self, *, limit: int = LIST_MAX) -> tuple[KeyInfo, ...]:
+        """The keys, the last moved first."""
+        return await self.ask("key.list", self._browse(limit=limit), tuple[KeyInfo, ...])
+
+    async def key(self, key: str) -> KeyInfo:
+        """One key with its history. Raises NotFound."""
+        return await self.ask("key.show", self._show(key), KeyInfo)
+
+    async def move_key(self, key: str, artifact: str, *, expect: str | None = None) -> Executed:
+        """Compare-and-set: points `key` to `artifact` if it points to `expect` now (None: if it
+        does not exist). Raises Conflict."""
+        command = MoveKey(
+            key=parse_key(key),
+            artifact=await self.artifact_id(artifact),
+            expect=ArtifactId(expect) if expect else None,
+        )
+        return await self.execute(command)
+
+    async def remove_key(self, key: str, *, expect: str | None = None) -> Executed:
+        """Removes the key (if it points to `expect`, when given). Raises NotFound, Conflict."""
+        command = RemoveKey(key=parse_key(key), expect=ArtifactId(expect) if expect else None)
+        return await self.execute(command)
+
+    # ---- replicas and operations ---------------------------------------------------------------
+
+    async def request_replicas(
+        self, artifact: ArtifactId, nodes: Sequence[str], tier: Tier = Tier.DRAM
+    ) -> Executed:
+        """Asks for replicas on nodes; the first of `events` is the id of the request."""
+        command = RequestReplicas(
+            artifact=artifact, nodes=tuple(parse_node(node) for node in nodes), tier=tier
+        )
+        return await self.execute(command)
+
+    async def request_verification(
+        self, artifact: ArtifactId, replicas: Sequence[ReplicaId]
+    ) -> Executed:
+        """Asks for the bytes of replicas to be checked against their digests."""
+        return await self.execute(
+            RequestVerification(artifact=artifact, replicas=tuple(replicas))
+        )
+
+    async def wait_replicas(
+        self,
+        artifact: ArtifactId,
+        nodes: Sequence[NodeId],
+        tier: Tier,
+        request: EventId,
+        *,
+        timeout: float = WAIT_S_MAX,
+    ) -> ReplicasProgress:
+        """How far the replicas of a request are, when that is settled or after `timeout` (at most
+        20 s)."""
+        timeout_s = min(timeout, WAIT_S_MAX)
+        query = WaitReplicas(
+            artifact=artifact, nodes=tuple(nodes), tier=tier, request=request, timeout_s=timeout_s
+        )
+        return await self.ask(
+            "replicas.wait", query, ReplicasProgress, timeout=timeout_s + ANSWER_SLACK_S
+        )
+
+    async def operations(
+        self,
+        *,
+        status: str | None = None,
+        node: str | None = None,
+        artifact: str | None = None,
+        limit: int = LIST_MAX,
+    ) -> tuple[OperationInfo, ...]:
+        """The operations, newest first; of one status, node or artifact (key or id)."""
+        request = self._browse(status=status, node=node, artifact=artifact, limit=limit)
+        return await self.ask("operation.list", request, tuple[OperationInfo, ...])
+
+    async def operation(self, what: str) -> OperationInfo:
+        """One operation by its id. Raises NotFound."""
+        return await self.ask("operation.show", self._show(what), OperationInfo)
+
+    async def wait_operation(self, operation: str, *, timeout: float = WAIT_S_MAX) -> OperationInfo:
+        """The operation when it has ended, or as it is after `timeout` (at most 20 s)."""
+        timeout_s = min(timeout, WAIT_S_MAX)
+        query = WaitOperation(operation=OperationId(operation), timeout_s=timeout_s)
+        return await self.ask(
+            "operation.wait", query, OperationInfo, timeout=timeout_s + ANSWER_SLACK_S
+        )
+
+    async def cancel(self, operation: str, *, reason: str = "asked by a user") -> Executed:
+        """Cancels an operation that has not ended. Raises NotFound, Rejected."""
+        command = CancelOperation(operation=await self._operation_id(operation), reason=reason)
+        return await self.execute(command)
+
+    async def retry(self, operation: str) -> Executed:
+        """Issues a failed or cancelled operation again. Raises NotFound, Rejected."""
+        return await self.execute(RetryOperation(operation=await self._operation_id(operation)))
+
+    # ---- nodes -------------------------------------------------------------------------------
+
+    async def nodes(self) -> tuple[NodeInfo, ...]:
+        """All nodes that ever joined."""
+        return await self.ask("node.list", self._browse(), tuple[NodeInfo, ...])
+
+    async def node(self, node: str) -> NodeInfo:
+        """One node. Raises NotFound."""
+        return await self.ask("node.show", self._show(node), NodeInfo)
+
+    async def cordon(self, node: str) -> Executed:
+        """No new replicas are placed on the node; safe to repeat."""
+        return await self.execute(CordonNode(node=parse_node(node)))
+
+    async def uncordon(self, node: str) -> Executed:
+        """Undoes `cordon` and `drain`; safe to repeat."""
+        return await self.execute(UncordonNode(node=parse_node(node)))
+
+    async def drain(self, node: str) -> Executed:
+        """Asks to move the node's replicas elsewhere, and cordons it."""
+        return await self.execute(DrainNode(node=parse_node(node)))
+
+    # ---- the record --------------------------------------------------------------------------
+
+    async def audit(self, query: AuditQuery) -> tuple[EventInfo, ...]:
+        """The events that match, in the order of the log; asked page by page up to `query.limit`
+        (with `newest`: the last ones)."""
+        return await self._pages("audit.log", query)
+
+    async def replay(self, query: ReplayQuery) -> ReplayInfo:
+        """The state as it was at a position or time."""
+        return await self.ask("replay", query, ReplayInfo, timeout=6 * REQUEST_S)
+
+    async def status(self) -> ClusterStatus:
+        """Positions of the log and of its readers, the nodes, and problems in words."""
+        return await self.ask("status", Ask(), ClusterStatus)
+
+    # ---- leases and life -----------------------------------------------------------------------
+
+    async def renew(self, lease: LeaseId) -> None:
+        """Says that a lease is still wanted. Not acknowledged: a lost one is made up by the
+        next."""
+        nats = await self._connect()
+        await nats.publish(subjects.renewal(self._cluster, lease), b"")
+
+    async def aclose(self) -> None:
+        """Gives up the connection. Safe to repeat."""
+        nats, self._nats = self._nats, None
+        if nats is not None:
+            await nats.close()
+
+    async def _pages(self, verb: str, query: AuditQuery) -> tuple[EventInfo, ...]:
+        found: list[EventInfo] = []
+        query = msgspec.structs.replace(query, after=max(query.after, self._position.seq))
+        while len(found) < query.limit:
+            size = min(LIST_MAX, query.limit - len(found))
+            since = found[-1].seq if found else query.since
+            page = await self.ask(
+                verb,
+                msgspec.structs.replace(query, limit=size, since=since),
+                tuple[EventInfo, ...],
+            )
+            found.extend(page)
+            if len(page) < size or query.newest:
+                break
+        return tuple(found)
+
+    async def _operation_id(self, what: str) -> OperationId:
+        return (await self.operation(what)).id
+
+    def _show(self, what: str) -> Show:
+        return Show(what=what, after=self._position.seq)
+
+    def _browse(
+        self,
+        *,
+        limit: int = LIST_MAX,
+        status: str | None = None,
+        node: str | None = None,
+        artifact: str | None = None,
+    ) -> Browse:
+        return Browse(
+            limit=limit,
+            after=self._position.seq,
+            status=status,
+            node=parse_node(node) if node else None,
+            artifact=artifact,
+        )
+
+    async def _connect(self) -> Nats:
+        async with self._connecting:
+            if self._nats is None or self._nats.is_closed:
+                self._nats = await _connect_nats(self._url)
+            await _wait_connected(self._nats)
+            return self._nats
+
+
+async def _connect_nats(url: str) -> Nats:
+    """A connection that comes back by itself once it was made; making it is tried once."""
+    if not url:
+        raise Unavailable("No address of NATS is known.", hint="Set TENSORCAST_NATS_URL.")
+    from nats.aio.client import Client
+    from nats.errors import Error
+
+    servers = url.split(",")
+    tries_left = len(servers)
+
+    async def give_up(error: Exception) -> None:
+        nonlocal tries_left
+        tries_left -= 1
+        if tries_left == 0:
+            raise error
+
+    nats = Client()
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await nats.connect(
+                servers,
+                name="tensorcast client",
+                connect_timeout=int(CONNECT_S),
+                reconnect_time_wait=1,
+                max_reconnect_attempts=-1,
+                error_cb=give_up,
+            )
+    except (Error, OSError, TimeoutError, ValueError) as error:
+        tries_left = -1
+        await nats.close()
+        raise Unavailable(f"NATS cannot be reached: {_reason(error)}.", hint=HINT) from error
+    tries_left = -1  # from now on errors reach the caller of a request, and nobody else
+    return nats
+
+
+async def _wait_connected(nats: Nats) -> None:
+    deadline = asyncio.get_running_loop().time() + CONNECT_S
+    while not nats.is_connected:
+        if nats.is_closed or asyncio.get_running_loop().time() > deadline:
+            raise Unavailable("The connection to NATS is lost.", hint=HINT)
+        await asyncio.sleep(0.02)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the address, which holds a password."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_S:g} s"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error).removeprefix("nats: ") or type(error).__name__

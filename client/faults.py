@@ -1,0 +1,48 @@
+"""Failed operations as exceptions that name the artifact, the node and the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorcast.schema.api import OperationInfo
+from tensorcast.schema.errors import Cancelled, TensorCastError, Unavailable
+from tensorcast.schema.faults import Fault, FaultKind, to_error
+
+
+def failure_of(info: OperationInfo) -> TensorCastError:
+    """The exception for an operation that has failed or was cancelled."""
+    hint = f"`tcctl op show {info.id}` tells more."
+    about = f"{info.kind} of {info.artifact} on node {info.node}"
+    if info.status == "cancelled":
+        error: TensorCastError = Cancelled(
+            f"Operation {info.id} ({about}) was cancelled.",
+            artifact=info.artifact,
+            node=info.node,
+            operation=info.id,
+        )
+    elif info.fault is None:
+        error = Unavailable(
+            f"Operation {info.id} ({about}) has {info.status}.",
+            artifact=info.artifact,
+            node=info.node,
+            operation=info.id,
+        )
+    else:
+        detail = f"Operation {info.id} ({about}) failed: {info.fault.detail}"
+        error = to_error(
+            Fault(kind=FaultKind(info.fault.kind), detail=detail),
+            artifact=info.artifact,
+            node=info.node,
+            operation=info.id,
+        )
+    error.hint = hint
+    return error
+
+
+def failures_of(failed: Sequence[OperationInfo]) -> TensorCastError:
+    """The exception for the first of several failed operations; it counts the others."""
+    error = failure_of(failed[0])
+    if len(failed) > 1:
+        others = ", ".join(f"{info.id} on {info.node}" for info in failed[1:4])
+        error.hint = f"{len(failed) - 1} more failed ({others}). {error.hint}"
+    return error

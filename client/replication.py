@@ -1,0 +1,134 @@
+"""Questions to the control plane that take several steps: replicate, verify, wait for a key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tensorcast.client.api import ControlPlane
+from tensorcast.client.handles import AsyncOperation, AsyncReplication
+from tensorcast.schema.api import ArtifactInfo, NodeInfo, OperationInfo
+from tensorcast.schema.errors import InvalidArgument, NotFound, Timeout, Unavailable
+from tensorcast.schema.ids import EventId, NodeId, Tier, replica_id
+
+VERIFY_ISSUE_S = 30.0
+POLL_S_MIN = 0.05
+POLL_S_MAX = 1.0
+
+
+async def replicate(
+    api: ControlPlane, what: str, *, to: Sequence[str] | str, tier: str
+) -> AsyncReplication:
+    """As `AsyncClient.replicate`."""
+    target = parse_tier(tier)
+    info, known = await asyncio.gather(api.artifact(what), api.nodes())
+    nodes = choose_nodes(to, known)
+    done = await api.request_replicas(info.id, nodes, target)
+    if not done.events:
+        raise Unavailable("The control plane did not record the request.", artifact=info.id)
+    return AsyncReplication(api, info.id, nodes, target, done.events[0])
+
+
+def choose_nodes(to: Sequence[str] | str, known: Sequence[NodeInfo]) -> tuple[NodeId, ...]:
+    """The nodes that are meant: names, or "all" for those that are up and take replicas. Raises
+    NotFound for an unknown node, Unavailable for one that is down, InvalidArgument for none."""
+    up = [info.node for info in known if info.state == "up"]
+    if to in ("all", ["all"], ("all",)):
+        chosen = tuple(info.node for info in known if info.state == "up" and not info.cordoned)
+        if not chosen:
+            raise Unavailable("No node is up.", hint="`tcctl node ls` shows them.")
+        return chosen
+    names = to.split(",") if isinstance(to, str) else list(to)
+    by_name = {str(info.node): info for info in known}
+    if not names:
+        raise InvalidArgument("No node is named.", hint="Name one or more nodes, or 'all'.")
+    for name in names:
+        if name not in by_name:
+            raise NotFound(
+                f"There is no node {name!r}.",
+                hint=f"Nodes that are up: {', '.join(up) or 'none'}.",
+                node=name,
+            )
+        if by_name[name].state != "up":
+            raise Unavailable(
+                f"Node {name} is {by_name[name].state}.",
+                hint=f"Nodes that are up: {', '.join(up) or 'none'}.",
+                node=name,
+            )
+    return tuple(by_name[name].node for name in dict.fromkeys(names))
+
+
+def parse_tier(text: str) -> Tier:
+    """Raises InvalidArgument."""
+    try:
+        return Tier(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is not a tier.", hint=f"Use one of {', '.join(Tier)}."
+        ) from None
+
+
+async def verify(
+    api: ControlPlane, what: str, *, node: str | None, timeout: float | None
+) -> tuple[AsyncOperation, ...]:
+    """As `AsyncClient.verify`."""
+    info = await api.artifact(what)
+    replicas = [
+        replica_id(info.id, replica.node, replica.tier)
+        for replica in info.replicas
+        if replica.state == "ready" and node in (None, replica.node)
+    ]
+    if not replicas:
+        where = f" on node {node}" if node else ""
+        raise NotFound(
+            f"Artifact {info.id} has no replica that is ready{where}.",
+            hint="`tcctl artifact where` shows its replicas.",
+            artifact=info.id,
+            node=node,
+        )
+    done = await api.request_verification(info.id, replicas)
+    operations = [
+        AsyncOperation(api, found)
+        for found in await _issued_for(api, info, done.events[0], len(replicas))
+    ]
+    for operation in operations:
+        await operation.wait(timeout)
+    return tuple(operations)
+
+
+async def _issued_for(
+    api: ControlPlane, info: ArtifactInfo, request: EventId, count: int
+) -> tuple[OperationInfo, ...]:
+    """The operations that answer a request, once all `count` of them are issued."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + VERIFY_ISSUE_S
+    while True:
+        known = await api.operations(artifact=info.id)
+        found = tuple(operation for operation in known if operation.cause == request)
+        if len(found) >= count:
+            return found
+        if clock() > deadline:
+            raise Timeout(
+                f"No scheduler has answered the request in {VERIFY_ISSUE_S:g} s.",
+                hint="`tcctl status` shows whether one runs.",
+                artifact=info.id,
+            )
+        await asyncio.sleep(POLL_S_MIN)
+
+
+async def wait_for_artifact(api: ControlPlane, what: str, timeout: float) -> ArtifactInfo:
+    """As `AsyncClient.wait`."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout
+    pause_s = POLL_S_MIN
+    while True:
+        try:
+            info = await api.artifact(what)
+        except NotFound:
+            info = None
+        if info and any(replica.state == "ready" for replica in info.replicas):
+            return info
+        if clock() + pause_s > deadline:
+            raise Timeout(f"{what!r} is not ready after {timeout:g} s.", hint="Was it put?")
+        await asyncio.sleep(pause_s)
+        pause_s = min(POLL_S_MAX, pause_s * 1.5)

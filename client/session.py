@@ -1,0 +1,268 @@
+"""The client, awaitable: what the whole SDK offers. `sync.py` is a thin facade over it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from tensorcast.client.api import ControlPlane
+from tensorcast.client.context import Context, resolve_context
+from tensorcast.client.export import PathLike, write_safetensors
+from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
+from tensorcast.client.leases import AsyncLease
+from tensorcast.client.memory import Mapping as MemoryMapping
+from tensorcast.client.memory import map_segment
+from tensorcast.client.position import Position
+from tensorcast.client.publishing import Progress, publish
+from tensorcast.client.replication import replicate, verify, wait_for_artifact
+from tensorcast.client.socket import MoverSockets
+from tensorcast.schema.api import LIST_MAX, ArtifactInfo
+from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import ArtifactId
+from tensorcast.schema.socket import AskStats, Get, Granted, Stats
+from tensorcast.schema.tensors import TensorSpec
+from tensorcast.schema.views import View, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+    Content = Tensors | PathLike | Sequence[PathLike]
+
+T = TypeVar("T")
+
+GET_S = 300.0
+THREADS_MAX = 8
+
+
+def connect_async(
+    context: str | Context | None = None, *, node: str | None = None
+) -> AsyncClient:
+    """A client for `async with`. Arguments and errors as `connect`."""
+    return AsyncClient(resolve_context(context, node, os.environ))
+
+
+class AsyncClient:
+    """One application's access to a cluster: bytes through the mover of this machine, everything
+    else through the control plane. Connects when it must; for one event loop."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.actor = name_actor()
+        self.position = Position()
+        self.api = ControlPlane(context.nats_url, context.cluster, self.actor, self.position)
+        self.mover = MoverSockets(context, self.actor)
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Gives up the connections. Tensors that were handed out stay valid. Safe to repeat."""
+        self.mover.close()
+        await self.api.aclose()
+        self._threads.shutdown(wait=False)
+
+    # ---- bytes in ------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        content: Content,
+        *,
+        key: str | None = None,
+        kind: str = "weights",
+        labels: Mapping[str, str] | None = None,
+        expect: str | None = None,
+        progress: Progress | None = None,
+    ) -> AsyncArtifact:
+        """Makes an artifact of tensors (by name), of safetensors files, of a checkpoint folder or
+        of a `.pt` file with weights only; gives it to `key` if one is named.
+
+        Tensors that share memory keep sharing it; the same content gives the same artifact. A key
+        that points elsewhere moves only if `expect` is the artifact it points to. Either all of it
+        happens or nothing.
+
+        Raises InvalidArgument or Corrupt for what cannot be put, NotFound for a missing file,
+        Conflict for the key, OutOfCapacity when memory is full, Unavailable without a mover.
+        """
+        return await publish(
+            self,
+            content,
+            key=key,
+            kind=kind,
+            labels=dict(labels or {}),
+            expect=expect,
+            progress=progress,
+        )
+
+    # ---- bytes out -----------------------------------------------------------------------------
+
+    async def get(
+        self,
+        what: str,
+        *,
+        names: Sequence[str] = (),
+        view: View | None = None,
+        copy: bool = False,
+        timeout: float = GET_S,
+    ) -> dict[str, torch.Tensor]:
+        """The tensors of an artifact (key or id), or those in `names`, or those of a view.
+
+        Nothing is copied: they lie in the mover's memory, mapped privately. They stay valid as long
+        as they are used, whatever happens to the client, the artifact or the mover, and writing to
+        them is seen by nobody else. With `copy` they are ordinary memory. When the node has no
+        replica, one is made first.
+
+        Raises NotFound, InvalidArgument, Timeout, Unavailable, OutOfCapacity.
+        """
+        from tensorcast.client.tensors import build_tensors
+
+        grant, memory = await self.grant(what, timeout=timeout)
+        selected = resolve(choose_view(names, view), grant.manifest.index)
+        return await self.run(lambda: build_tensors(memory, selected, copy=copy))
+
+    async def get_into(
+        self,
+        what: str,
+        tensors: Tensors,
+        *,
+        view: View | None = None,
+        strict: bool = True,
+        timeout: float = GET_S,
+    ) -> None:
+        """Copies an artifact (or a view of it) into tensors that exist, by name.
+
+        Names, dtypes and shapes are checked before anything is written. Without `strict`, names
+        that only one side has are left out. Raises InvalidArgument for the first that does not fit,
+        and as `get`.
+        """
+        from tensorcast.client.tensors import copy_into
+
+        grant, memory = await self.grant(what, timeout=timeout)
+        selected = resolve(view or View(), grant.manifest.index)
+        await self.run(lambda: copy_into(memory, selected, tensors, strict=strict))
+
+    async def export(
+        self,
+        what: str,
+        path: PathLike,
+        *,
+        view: View | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+        timeout: float = GET_S,
+    ) -> str:
+        """Writes an artifact (or a view) as safetensors; returns the path of the file.
+
+        `path` is a file, or a folder (one that exists, or ends with '/') for `model.safetensors`.
+        The file appears whole or not at all. Raises InvalidArgument when it exists and not
+        `force`, OutOfCapacity when the disk is full, and as `get`.
+        """
+        grant, memory = await self.grant(what, timeout=timeout)
+        selected = resolve(view or View(), grant.manifest.index)
+        return await self.run(
+            lambda: write_safetensors(memory, selected, path, force=force, progress=progress)
+        )
+
+    async def grant(
+        self, what: str, *, timeout: float = GET_S
+    ) -> tuple[Granted, MemoryMapping | None]:
+        """The right to read an artifact, and its mapped bytes (None when it has none)."""
+        request = Get(what=what, after=self.position.seq, timeout_s=timeout)
+        answer, descriptors = await self.mover.ask(request, Granted, timeout=timeout)
+        return answer, map_segment(descriptors, answer.manifest.size_bytes)
+
+    # ---- everything else -----------------------------------------------------------------------
+
+    async def artifact(self, what: str) -> AsyncArtifact:
+        """An artifact by key or id. Raises NotFound."""
+        info = await self.api.artifact(what)
+        index = tuple(
+            TensorSpec(name=t.name, dtype=t.dtype, shape=t.shape, offset=t.offset)
+            for t in await self.api.tensors(info.id)
+        )
+        return AsyncArtifact(self, info.id, info.kind, info.labels, index)
+
+    async def artifacts(
+        self, *, node: str | None = None, limit: int = LIST_MAX
+    ) -> tuple[ArtifactInfo, ...]:
+        """The artifacts, newest first; with `node`, those that have a replica there."""
+        return await self.api.artifacts(node=node, limit=limit)
+
+    async def operation(self, operation: str) -> AsyncOperation:
+        """An operation by its id. Raises NotFound."""
+        return AsyncOperation(self.api, await self.api.operation(operation))
+
+    async def replicate(
+        self, what: str, *, to: Sequence[str] | str, tier: str = "dram"
+    ) -> AsyncReplication:
+        """Asks for replicas of an artifact on nodes ("all": every node that is up), to stay there.
+        Returns at once; `.wait()` follows it.
+
+        Raises NotFound, InvalidArgument, and Unavailable when a named node is down.
+        """
+        return await replicate(self.api, what, to=to, tier=tier)
+
+    async def verify(
+        self, what: str, *, node: str | None = None, timeout: float | None = None
+    ) -> tuple[AsyncOperation, ...]:
+        """Has all replicas of an artifact (or those on `node`) checked against their digests, and
+        waits for it. Raises Corrupt when bytes do not match, NotFound without a replica."""
+        return await verify(self.api, what, node=node, timeout=timeout)
+
+    async def wait(self, what: str, *, timeout: float = 60.0) -> AsyncArtifact:
+        """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
+        await wait_for_artifact(self.api, what, timeout)
+        return await self.artifact(what)
+
+    def lease(self, what: str, *, ttl: float = 60.0, node: str | None = None) -> AsyncLease:
+        """Keeps replicas (on `node`, or all) from eviction during `async with`. The lease is
+        renewed in the background; when the process dies it expires after `ttl` seconds."""
+        return AsyncLease(self.api, what, ttl_s=ttl, node=node, holder=self.actor)
+
+    async def stats(self) -> Stats:
+        """Counts of the local mover, for diagnosis."""
+        answer, _ = await self.mover.ask(AskStats(), Stats)
+        return answer
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Runs `work` in a thread of this client, so that the event loop goes on."""
+        import asyncio
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def choose_view(names: Sequence[str], view: View | None) -> View:
+    """The view for exact tensor names, or the given view. Raises InvalidArgument for both."""
+    if not names:
+        return view or View()
+    if view is not None:
+        raise InvalidArgument("Names and a view exclude each other.", hint="Use View.tensors().")
+    import re
+
+    return View(names=tuple(re.escape(name) for name in names))
+
+
+def name_actor() -> str:
+    """Who this process is in the audit log: user:<login>@<host>."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError):  # no name for this uid, as in many containers
+        login = str(os.getuid())
+    return f"user:{login}@{socket.gethostname()}"
+
+
+__all__ = ["ArtifactId", "AsyncClient", "connect_async"]

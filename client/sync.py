@@ -1,0 +1,323 @@
+"""The client for ordinary programs: the same surface, each call waits for its answer.
+
+One background thread runs the event loop of an `AsyncClient`; any number of threads may call. After
+a fork the child makes its own thread and connections at its first call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from tensorcast.client.api import ControlPlane
+from tensorcast.client.context import Context
+from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
+from tensorcast.client.leases import AsyncLease
+from tensorcast.client.portal import Portal
+from tensorcast.client.session import AsyncClient, connect_async
+from tensorcast.schema.api import OperationInfo, ReplicasProgress
+from tensorcast.schema.ids import ArtifactId, EventId, LeaseId, NodeId, OperationId
+from tensorcast.schema.tensors import Index
+
+if TYPE_CHECKING:
+    from tensorcast.client.publishing import Progress
+    from tensorcast.client.session import Content
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Inner = TypeVar("Inner")
+
+
+class _Facade(Generic[Inner]):
+    """An object of the asynchronous client, and the portal in which its calls run."""
+
+    def __init__(self, portal: Portal, inner: Inner) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("Async", "", 1)
+
+
+def _waited(
+    method: Callable[Concatenate[Inner, P], Coroutine[object, object, T]],
+) -> Callable[Concatenate[_Facade[Inner], P], T]:
+    """The same method for callers that wait: same arguments, answer and errors."""
+
+    @functools.wraps(method)
+    def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.run(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+class Queries(_Facade[ControlPlane]):
+    """What the control plane answers: `ControlPlane`, waiting."""
+
+    artifacts = _waited(ControlPlane.artifacts)
+    artifact = _waited(ControlPlane.artifact)
+    tensors = _waited(ControlPlane.tensors)
+    history = _waited(ControlPlane.history)
+    pin = _waited(ControlPlane.pin)
+    unpin = _waited(ControlPlane.unpin)
+    remove_artifact = _waited(ControlPlane.remove_artifact)
+    keys = _waited(ControlPlane.keys)
+    key = _waited(ControlPlane.key)
+    move_key = _waited(ControlPlane.move_key)
+    remove_key = _waited(ControlPlane.remove_key)
+    operations = _waited(ControlPlane.operations)
+    operation = _waited(ControlPlane.operation)
+    wait_operation = _waited(ControlPlane.wait_operation)
+    cancel = _waited(ControlPlane.cancel)
+    retry = _waited(ControlPlane.retry)
+    nodes = _waited(ControlPlane.nodes)
+    node = _waited(ControlPlane.node)
+    cordon = _waited(ControlPlane.cordon)
+    uncordon = _waited(ControlPlane.uncordon)
+    drain = _waited(ControlPlane.drain)
+    audit = _waited(ControlPlane.audit)
+    replay = _waited(ControlPlane.replay)
+    status = _waited(ControlPlane.status)
+
+
+class Artifact(_Facade[AsyncArtifact]):
+    """Sealed content: its id, kind, labels and index never change."""
+
+    @property
+    def id(self) -> ArtifactId:
+        return self._inner.id
+
+    @property
+    def kind(self) -> str:
+        return self._inner.kind
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self._inner.labels
+
+    @property
+    def index(self) -> Index:
+        return self._inner.index
+
+    info = _waited(AsyncArtifact.info)
+    replicas = _waited(AsyncArtifact.replicas)
+    history = _waited(AsyncArtifact.history)
+    tensors = _waited(AsyncArtifact.tensors)
+
+
+class Operation(_Facade[AsyncOperation]):
+    """One unit of work of one node, as it was when it was last asked for (`refresh`, `wait`)."""
+
+    @property
+    def id(self) -> OperationId:
+        return self._inner.id
+
+    @property
+    def kind(self) -> str:
+        return self._inner.kind
+
+    @property
+    def node(self) -> NodeId:
+        return self._inner.node
+
+    @property
+    def artifact(self) -> ArtifactId:
+        return self._inner.artifact
+
+    @property
+    def status(self) -> str:
+        """issued, running, succeeded, failed or cancelled."""
+        return self._inner.status
+
+    @property
+    def info(self) -> OperationInfo:
+        """All that is known of it."""
+        return self._inner.info
+
+    refresh = _waited(AsyncOperation.refresh)
+    wait = _waited(AsyncOperation.wait)
+    cancel = _waited(AsyncOperation.cancel)
+    events = _waited(AsyncOperation.events)
+
+
+class Replication(_Facade[AsyncReplication]):
+    """A request for replicas on nodes, and the operations that came of it so far."""
+
+    kind = AsyncReplication.kind
+
+    @property
+    def id(self) -> EventId:
+        """The event that holds the request."""
+        return self._inner.id
+
+    @property
+    def artifact(self) -> ArtifactId:
+        return self._inner.artifact
+
+    @property
+    def node(self) -> str:
+        """The nodes, with commas."""
+        return self._inner.node
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return self._inner.nodes
+
+    @property
+    def status(self) -> str:
+        """issued, running, succeeded or failed."""
+        return self._inner.status
+
+    @property
+    def progress(self) -> ReplicasProgress | None:
+        """How far it was at the last `refresh` or `wait`."""
+        return self._inner.progress
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations that were known at the last `refresh` or `wait`."""
+        return tuple(Operation(self._portal, found) for found in self._inner.operations)
+
+    refresh = _waited(AsyncReplication.refresh)
+    wait = _waited(AsyncReplication.wait)
+    cancel = _waited(AsyncReplication.cancel)
+    events = _waited(AsyncReplication.events)
+
+
+class Lease(_Facade[AsyncLease]):
+    """Keeps an artifact's replicas from eviction during `with`."""
+
+    @property
+    def id(self) -> LeaseId:
+        return self._inner.id
+
+    @property
+    def artifact(self) -> ArtifactId | None:
+        """Known once the lease is held."""
+        return self._inner.artifact
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._portal.run(self._inner.__aexit__(kind, error, trace))
+
+
+class Client(_Facade[AsyncClient]):
+    """One application's access to a cluster: see `AsyncClient`, whose surface it has. `api` asks
+    the control plane. For any number of threads, and for children that are forked."""
+
+    def __init__(self, inner: AsyncClient) -> None:
+        super().__init__(Portal(), inner)
+        self.api = Queries(self._portal, inner.api)
+        _clients.add(self)
+
+    @property
+    def context(self) -> Context:
+        """Which cluster this is, and how it is reached."""
+        return self._inner.context
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives up the connections. Tensors that were handed out stay valid. Safe to repeat."""
+        if not self._portal.is_closed:
+            self._portal.run(self._inner.aclose())
+            self._portal.close()
+
+    get = _waited(AsyncClient.get)
+    get_into = _waited(AsyncClient.get_into)
+    export = _waited(AsyncClient.export)
+    artifacts = _waited(AsyncClient.artifacts)
+    stats = _waited(AsyncClient.stats)
+
+    def put(
+        self,
+        content: Content,
+        *,
+        key: str | None = None,
+        kind: str = "weights",
+        labels: Mapping[str, str] | None = None,
+        expect: str | None = None,
+        progress: Progress | None = None,
+    ) -> Artifact:
+        """As `AsyncClient.put`; `progress(done_bytes, total_bytes)` is called from threads."""
+        work = self._inner.put(
+            content, key=key, kind=kind, labels=labels, expect=expect, progress=progress
+        )
+        return Artifact(self._portal, self._portal.run(work))
+
+    def artifact(self, what: str) -> Artifact:
+        """An artifact by key or id. Raises NotFound."""
+        return Artifact(self._portal, self._portal.run(self._inner.artifact(what)))
+
+    def wait(self, what: str, *, timeout: float = 60.0) -> Artifact:
+        """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
+        return Artifact(self._portal, self._portal.run(self._inner.wait(what, timeout=timeout)))
+
+    def operation(self, operation: str) -> Operation:
+        """An operation by its id. Raises NotFound."""
+        return Operation(self._portal, self._portal.run(self._inner.operation(operation)))
+
+    def replicate(
+        self, what: str, *, to: Sequence[str] | str, tier: str = "dram"
+    ) -> Replication:
+        """As `AsyncClient.replicate`."""
+        work = self._inner.replicate(what, to=to, tier=tier)
+        return Replication(self._portal, self._portal.run(work))
+
+    def verify(
+        self, what: str, *, node: str | None = None, timeout: float | None = None
+    ) -> tuple[Operation, ...]:
+        """As `AsyncClient.verify`."""
+        found = self._portal.run(self._inner.verify(what, node=node, timeout=timeout))
+        return tuple(Operation(self._portal, operation) for operation in found)
+
+    def lease(self, what: str, *, ttl: float = 60.0, node: str | None = None) -> Lease:
+        """As `AsyncClient.lease`, for `with`."""
+        return Lease(self._portal, self._inner.lease(what, ttl=ttl, node=node))
+
+    def forget_connections(self) -> None:
+        """In a forked child: leaves the parent's thread and connections to the parent."""
+        self._portal.forget()
+        self._inner.forget_connections()
+
+
+def connect(context: str | Context | None = None, *, node: str | None = None) -> Client:
+    """A client of the cluster that `context` names, or that the environment or the last `tcctl up`
+    on this machine tells; `node` is the mover to use if this machine has several.
+
+    Connects at the first call that needs it. Raises Unavailable when no cluster is known here,
+    NotFound for an unknown context or node.
+    """
+    return Client(connect_async(context, node=node))
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for client in list(_clients):
+        client.forget_connections()
+
+
+os.register_at_fork(after_in_child=_forget_all)

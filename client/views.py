@@ -1,0 +1,85 @@
+"""A view as text, for the command line.
+
+    names=REGEX[,REGEX…]             tensors whose whole name matches one of these
+    shard=RANK/WORLD                 with one or more rules
+    rule=REGEX:DIM                   cut matching tensors along DIM into WORLD equal parts
+    slice=REGEX:DIM:START:LENGTH     part of one dimension of matching tensors
+
+Parts are joined with ';' and may repeat (but for `shard`): `shard=0/2;rule=.*q_proj.weight:0`.
+"""
+
+from __future__ import annotations
+
+from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.views import Slice, View
+
+FORMS = "names=REGEX,…  shard=RANK/WORLD  rule=REGEX:DIM  slice=REGEX:DIM:START:LENGTH, with ';'"
+
+
+def parse_view(text: str) -> View:
+    """The view that a text describes; an empty text is the whole artifact. Raises
+    InvalidArgument."""
+    names: list[str] = []
+    slices: list[tuple[str, Slice]] = []
+    rules: list[tuple[str, int]] = []
+    shard: tuple[int, int] | None = None
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        word, _, value = part.partition("=")
+        match word:
+            case "names" if value:
+                names.extend(filter(None, value.split(",")))
+            case "shard" if shard is None:
+                shard = _parse_shard(value, part)
+            case "rule":
+                rules.append(_parse_rule(value, part))
+            case "slice":
+                slices.append(_parse_slice(value, part))
+            case _:
+                raise _unclear(part)
+    return _combine(tuple(names), tuple(slices), shard, tuple(rules))
+
+
+def _combine(
+    names: tuple[str, ...],
+    slices: tuple[tuple[str, Slice], ...],
+    shard: tuple[int, int] | None,
+    rules: tuple[tuple[str, int], ...],
+) -> View:
+    if shard is None and rules:
+        raise InvalidArgument("A rule needs a shard.", hint="Add shard=RANK/WORLD.")
+    if shard is not None and not rules:
+        raise InvalidArgument("A shard needs a rule.", hint="Add rule=REGEX:DIM.")
+    rank, world = shard or (0, 1)
+    if not 0 <= rank < world:
+        raise InvalidArgument(f"Rank {rank} is not one of {world} ranks.", hint="They count from 0.")
+    return View(names=names, slices=slices, rank=rank, world=world, rules=rules)
+
+
+def _parse_shard(value: str, part: str) -> tuple[int, int]:
+    rank, _, world = value.partition("/")
+    return _number(rank, part), _number(world, part)
+
+
+def _parse_rule(value: str, part: str) -> tuple[str, int]:
+    pattern, _, dim = value.rpartition(":")
+    if not pattern:
+        raise _unclear(part)
+    return pattern, _number(dim, part)
+
+
+def _parse_slice(value: str, part: str) -> tuple[str, Slice]:
+    pattern, *numbers = value.rsplit(":", 3)
+    if not pattern or len(numbers) != 3:
+        raise _unclear(part)
+    dim, start, length = (_number(number, part) for number in numbers)
+    return pattern, Slice(dim, start, length)
+
+
+def _number(text: str, part: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise _unclear(part)
+    return int(text)
+
+
+def _unclear(part: str) -> InvalidArgument:
+    return InvalidArgument(f"{part!r} is no part of a view.", hint=f"Write {FORMS}.")
