@@ -1,0 +1,190 @@
+"""Which commands of users are let in, and what they must find in the cluster.
+
+An aggregate's own `decide` sees that aggregate only; what spans several is checked here: a key may
+not point to an artifact that does not exist, a request may not name a node that cannot take it.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from tensorcast.controlplane.core.names import resolve_artifact, resolve_node, resolve_operation
+from tensorcast.controlplane.core.view import sealed
+from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import (
+    AcquireLease,
+    CancelOperation,
+    Command,
+    CordonNode,
+    DrainNode,
+    MoveKey,
+    PinArtifact,
+    ReleaseLease,
+    RemoveArtifact,
+    RemoveKey,
+    RequestReplicas,
+    RequestVerification,
+    RetryOperation,
+    UncordonNode,
+    UnpinArtifact,
+)
+from tensorcast.schema.errors import (
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Rejected,
+    Unavailable,
+)
+from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, parse_key
+
+ACTOR_CHARS_MAX = 256
+NAME_CHARS_MAX = 256
+NODES_MAX = 10_000
+_RESERVED = ("policy:", "mover:", "timers", "controlplane")
+
+UserCommand = (
+    PinArtifact
+    | UnpinArtifact
+    | RequestReplicas
+    | RequestVerification
+    | RemoveArtifact
+    | MoveKey
+    | RemoveKey
+    | CancelOperation
+    | RetryOperation
+    | CordonNode
+    | UncordonNode
+    | DrainNode
+    | AcquireLease
+    | ReleaseLease
+)
+"""What users may ask for; all else is written by movers and policies alone."""
+
+
+def check_actor(actor: str) -> None:
+    """Raises InvalidArgument or PermissionDenied unless a user may call itself so."""
+    if not 0 < len(actor) <= ACTOR_CHARS_MAX or not actor.isprintable():
+        raise InvalidArgument(
+            f"An actor is 1 to {ACTOR_CHARS_MAX} printable characters.", hint="Say user:NAME@HOST."
+        )
+    if actor.startswith(_RESERVED):
+        raise PermissionDenied(f"A client cannot act as {actor!r}.", hint="Say user:NAME@HOST.")
+
+
+def admit(view: ClusterView, command: Command, *, force: bool = False) -> tuple[Command, ...]:
+    """The commands to carry out, as one, for what a user asks: names are resolved, and what it
+    touches is checked. Raises PermissionDenied, NotFound, InvalidArgument, Rejected or
+    Unavailable."""
+    if not isinstance(command, UserCommand):
+        raise PermissionDenied(
+            f"{type(command).__name__} is not for users.",
+            hint="Movers and policies alone report it.",
+        )
+    match command:
+        case RemoveArtifact():
+            return _removal(view, _existing(view, command.artifact), force)
+        case PinArtifact() | UnpinArtifact():
+            artifact = _existing(view, command.artifact)
+            return (msgspec.structs.replace(command, artifact=artifact),)
+        case RequestReplicas():
+            return (_request(view, command),)
+        case RequestVerification():
+            return (_verification(view, command),)
+        case MoveKey():
+            artifact = _existing(view, command.artifact)
+            key = parse_key(command.key)
+            return (msgspec.structs.replace(command, key=key, artifact=artifact),)
+        case CancelOperation() | RetryOperation():
+            operation = resolve_operation(view, command.operation)
+            return (msgspec.structs.replace(command, operation=operation),)
+        case AcquireLease():
+            return (_lease(view, command),)
+        case CordonNode() | UncordonNode() | DrainNode():
+            resolve_node(view, command.node)
+            return (command,)
+        case RemoveKey() | ReleaseLease():
+            return (command,)
+        case _:
+            assert_never(command)
+
+
+def _existing(view: ClusterView, text: str) -> ArtifactId:
+    """The artifact of this key, id or beginning of an id, which must not be removed."""
+    artifact = resolve_artifact(view, text)
+    if sealed(view, artifact) is None:
+        raise NotFound(
+            f"Artifact {artifact} was removed.",
+            hint="Put its content again to have it back.",
+            artifact=artifact,
+        )
+    return artifact
+
+
+def _removal(view: ClusterView, artifact: ArtifactId, force: bool) -> tuple[Command, ...]:
+    keys = sorted(view.keys_by_artifact.get(artifact, ()))
+    if keys and not force:
+        named = ", ".join(keys[:5]) + (", ..." if len(keys) > 5 else "")
+        point = "points" if len(keys) == 1 else "point"
+        raise Rejected(
+            f"{'Key' if len(keys) == 1 else 'Keys'} {named} {point} to artifact {artifact}.",
+            hint="Remove or move the keys first, or use --force to remove them with it.",
+            artifact=artifact,
+        )
+    return (
+        *(RemoveKey(key=key, expect=artifact) for key in keys),
+        RemoveArtifact(artifact=artifact),
+    )
+
+
+def _request(view: ClusterView, command: RequestReplicas) -> RequestReplicas:
+    if len(command.nodes) > NODES_MAX:
+        raise InvalidArgument(f"A request names at most {NODES_MAX} nodes.")
+    artifact = _existing(view, command.artifact)
+    for node in command.nodes:
+        _check_takes_replicas(view, node, artifact)
+    return msgspec.structs.replace(command, artifact=artifact)
+
+
+def _check_takes_replicas(view: ClusterView, name: NodeId, artifact: ArtifactId) -> None:
+    node = view.nodes[resolve_node(view, name)]
+    if node.status is not NodeStatus.UP:
+        how = "was lost" if node.status is NodeStatus.LOST else "was stopped"
+        raise Unavailable(
+            f"Node {name} {how}.",
+            hint="Start its mover (`tcctl up` on an embedded cluster), or name another node.",
+            node=name,
+            artifact=artifact,
+        )
+    if node.cordoned:
+        raise Rejected(
+            f"Node {name} is {'draining' if node.draining else 'cordoned'}.",
+            hint=f"Run `tcctl node uncordon {name}` first, or name another node.",
+            node=name,
+            artifact=artifact,
+        )
+
+
+def _verification(view: ClusterView, command: RequestVerification) -> RequestVerification:
+    """No replicas named: all of them."""
+    artifact = _existing(view, command.artifact)
+    known = view.replicas_by_artifact.get(artifact, frozenset[ReplicaId]())
+    for replica in command.replicas:
+        if replica not in known:
+            raise NotFound(
+                f"Artifact {artifact} has no replica {replica!r}.",
+                hint="`tcctl artifact where` shows its replicas.",
+                artifact=artifact,
+            )
+    replicas = command.replicas or tuple(sorted(known))
+    return msgspec.structs.replace(command, artifact=artifact, replicas=replicas)
+
+
+def _lease(view: ClusterView, command: AcquireLease) -> AcquireLease:
+    if not all(0 < len(text) <= NAME_CHARS_MAX for text in (command.lease, command.holder)):
+        raise InvalidArgument(f"A lease and its holder have names of 1 to {NAME_CHARS_MAX} chars.")
+    if command.node is not None:
+        resolve_node(view, command.node)
+    return msgspec.structs.replace(command, artifact=_existing(view, command.artifact))

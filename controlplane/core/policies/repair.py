@@ -1,0 +1,180 @@
+"""Repair: what was there, or was promised, comes back.
+
+Reacts to
+- NodeLost, NodeDrained: replicas that were asked for on that node are made on other nodes, and so
+  are last copies on a draining node.
+- NodeJoined, ReplicaReady: the same for what could not be made before, for want of a source or of a
+  place; a disk replica that lost chunks is written again once the bytes are in DRAM.
+- ReplicaCorrupted: filled again on its node (a mover pulls only the chunks that are missing).
+- ReplicaLost: made again on its node when it was asked for.
+
+Never acts without a complete source on a node that is up; never makes a replica that a pending
+operation makes, nor a second substitute for one that is away; never touches a removed artifact.
+A node that left in good order is expected back: nothing is made in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tensorcast.controlplane.core.needs import REPAIR, count_needs, requested_nodes
+from tensorcast.controlplane.core.policies.base import Task, issue
+from tensorcast.controlplane.core.view import (
+    accepts,
+    choose_node,
+    fill_work,
+    is_away,
+    is_making,
+    is_ready,
+    is_requested,
+    is_up,
+    live_replica,
+    ready_replicas,
+    replicas_of,
+    replicas_on,
+    rooms,
+    sealed,
+    size_bytes,
+)
+from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import Command
+from tensorcast.schema.envelope import Recorded
+from tensorcast.schema.events import (
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    ReplicaCorrupted,
+    ReplicaLost,
+    ReplicaReady,
+)
+from tensorcast.schema.ids import ArtifactId, NodeId, Tier
+from tensorcast.schema.work import Load, Persist
+
+Rooms = dict[Tier, dict[NodeId, int]]
+
+
+class Repair:
+    """Makes again what a lost node, a drained node or a fault took."""
+
+    name = REPAIR
+
+    def react(self, view: ClusterView, recorded: Recorded) -> tuple[Command, ...]:
+        return issue(self.name, recorded.id, tuple(_tasks(view, recorded)))
+
+
+def _tasks(view: ClusterView, recorded: Recorded) -> Iterable[Task]:
+    match recorded.event:
+        case NodeLost(node=node) | NodeDrained(node=node):
+            return _heal(view, _touched_by(view, node))
+        case NodeJoined():
+            return _heal(view, _all_in_need(view))
+        case ReplicaReady() as event:
+            return (*_rewrite(view, event), *_heal(view, [event.artifact]))
+        case ReplicaCorrupted(replica=replica):
+            return _mend(view, view.replicas[replica])
+        case ReplicaLost(replica=replica):
+            return _remake(view, view.replicas[replica])
+        case _:
+            return ()
+
+
+# ---- elsewhere -------------------------------------------------------------------------------
+
+
+def _touched_by(view: ClusterView, node: NodeId) -> Iterator[ArtifactId]:
+    held = {replica.artifact for replica in replicas_on(view, node)}
+    for name in sorted(view.artifacts):
+        requests = view.artifacts[name].requests
+        if name in held or any(asked == node for asked, _ in requests):
+            yield name
+
+
+def _all_in_need(view: ClusterView) -> Iterator[ArtifactId]:
+    away = {node for node in view.nodes if is_away(view, node)}
+    if not away:
+        return
+    for name in sorted(view.artifacts):
+        requests = view.artifacts[name].requests
+        if any(node in away for node, _ in requests) or any(
+            replica.node in away for replica in replicas_of(view, name)
+        ):
+            yield name
+
+
+def _heal(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:
+    room: Rooms = {}
+    for name in artifacts:
+        found = sealed(view, name)
+        if found is None or not ready_replicas(view, name):
+            continue
+        for tier in Tier:
+            for _ in range(count_needs(view, found, tier)):
+                task = _place(view, found, tier, room.setdefault(tier, rooms(view, tier)))
+                if task is not None:
+                    yield task
+
+
+def _place(
+    view: ClusterView, artifact: Artifact, tier: Tier, room: dict[NodeId, int]
+) -> Task | None:
+    """A node for one more replica, and the work that brings it nearer. Modifies `room`."""
+    avoid = requested_nodes(artifact, tier)
+    warm = {node: free for node, free in room.items() if _has_bytes(view, artifact.id, node)}
+    node = choose_node(view, artifact.id, tier, warm, avoid) if tier is Tier.DISK else None
+    node = node or choose_node(view, artifact.id, tier, room, avoid)
+    if node is None:
+        return None
+    room.pop(node) if tier is Tier.DISK else room.update(
+        {node: room[node] - size_bytes(view, artifact.id)}
+    )
+    if tier is Tier.DISK and _has_bytes(view, artifact.id, node):
+        return node, Persist(artifact=artifact.id)
+    if is_making(view, artifact.id, node, Tier.DRAM):
+        return None
+    return node, fill_work(view, artifact.id, node)
+
+
+def _has_bytes(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
+    return is_ready(view, artifact, node, Tier.DRAM)
+
+
+# ---- on the same node ------------------------------------------------------------------------
+
+
+def _mend(view: ClusterView, replica: Replica) -> Iterator[Task]:
+    if sealed(view, replica.artifact) and is_up(view, replica.node):
+        yield from _refill(view, replica)
+
+
+def _remake(view: ClusterView, replica: Replica) -> Iterator[Task]:
+    asked = is_requested(view, replica.artifact, replica.node, replica.tier)
+    if asked and sealed(view, replica.artifact) and accepts(view, replica.node):
+        yield from _refill(view, replica)
+
+
+def _refill(view: ClusterView, replica: Replica) -> Iterator[Task]:
+    """Work for a replica that lacks chunks, on its node: a disk replica is written from DRAM."""
+    artifact, node, tier = replica.artifact, replica.node, replica.tier
+    if is_making(view, artifact, node, tier) or is_making(view, artifact, node, Tier.DRAM):
+        return
+    if tier is Tier.DISK and is_ready(view, artifact, node, Tier.DRAM):
+        yield node, Persist(artifact=artifact)
+        return
+    work = fill_work(view, artifact, node)
+    if isinstance(work, Load) or work.sources:
+        yield node, work
+
+
+def _rewrite(view: ClusterView, event: ReplicaReady) -> Iterator[Task]:
+    """A disk replica that lost chunks gets them from the DRAM replica that is ready now."""
+    on_disk = live_replica(view, event.artifact, event.node, Tier.DISK)
+    if (
+        event.tier is Tier.DRAM
+        and sealed(view, event.artifact)
+        and on_disk is not None
+        and on_disk.status is ReplicaStatus.FILLING
+        and not is_making(view, event.artifact, event.node, Tier.DISK)
+    ):
+        yield event.node, Persist(artifact=event.artifact)
