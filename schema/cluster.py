@@ -85,11 +85,19 @@ def project(view: ClusterView, recorded: Recorded) -> ClusterView:
     if recorded.seq <= view.at:
         return view
     event = recorded.event
-    try:
-        changes = {} if isinstance(event, UnknownEvent) else _changes(view, recorded, event)
-    except Rejected:
-        changes = {"skipped": view.skipped + 1}
+    changes: dict[str, object] = {}
+    if not isinstance(event, UnknownEvent):
+        try:
+            changes = _placed(view, evolve(view, recorded, event))
+        except Rejected:
+            changes = {"skipped": view.skipped + 1}
     return msgspec.structs.replace(view, at=recorded.seq, **changes)
+
+
+def place(view: ClusterView, state: State) -> ClusterView:
+    """The view with the state of one aggregate in it, indexes and all: so a view is read back from
+    where its states were kept."""
+    return msgspec.structs.replace(view, **_placed(view, state))
 
 
 def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
@@ -134,8 +142,7 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
     return events, state.version if state else Seq(0)
 
 
-def _changes(view: ClusterView, recorded: Recorded, event: Event) -> dict[str, object]:
-    state = evolve(view, recorded, event)
+def _placed(view: ClusterView, state: State) -> dict[str, object]:
     match state:
         case Artifact():
             return {"artifacts": view.artifacts.set(state.id, state)}
