@@ -1,0 +1,1 @@
+"""One module for each noun; siblings do not import each other. Loaded when first used."""

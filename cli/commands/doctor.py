@@ -1,0 +1,46 @@
+"""`tcctl doctor`: what is wrong with this machine, and how to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorcast.cli.exits import Exit
+from tensorcast.cli.homes import choose_home
+from tensorcast.cli.output import Answer, Note, Result, Table
+from tensorcast.cli.session import session_of
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def root() -> None:
+    """What is wrong with this machine."""
+
+
+@app.command()
+def doctor(
+    call: typer.Context,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the cluster of this machine keeps its data.")
+    ] = None,
+) -> Result:
+    """Check this machine and say how to mend what is wrong."""
+    from tensorcast.deploy.doctor import check
+
+    checks = check(choose_home(session_of(call), data_dir))
+    failures = sum(one.state == "fail" for one in checks)
+    table = Table(
+        titles=("check", "state", "found", "mend"),
+        rows=[(one.name, one.state, one.found, one.mend) for one in checks],
+        fold=frozenset({"found", "mend"}),
+    )
+    verdict = f"{failures} of {len(checks)} checks failed." if failures else "All is well."
+    return Answer(
+        data=checks,
+        blocks=lambda: (table, Note(verdict)),
+        brief=tuple(one.name for one in checks if one.state == "fail"),
+        exit_code=Exit.FAILED if failures else Exit.DONE,
+    )

@@ -1,0 +1,136 @@
+"""`tcctl serve`: the processes of a real deployment. Each replaces this process, so that a service
+manager sees only one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorcast.cli.output import Nothing, Result
+from tensorcast.cli.session import Session, session_of
+from tensorcast.cli.units import parse_size
+
+app = typer.Typer(
+    help="Run a process of a real deployment.", add_completion=False, rich_markup_mode=None
+)
+Cluster = Annotated[
+    str, typer.Option(envvar="TENSORCAST_CLUSTER", help="The cluster it belongs to.")
+]
+NatsUrl = Annotated[
+    str,
+    typer.Option(
+        envvar="TENSORCAST_NATS_URL", metavar="URL", help="nats://user:password@host:port"
+    ),
+]
+
+
+@app.command()
+def controlplane(
+    call: typer.Context,
+    nats_url: NatsUrl,
+    postgres_url: Annotated[
+        str,
+        typer.Option(
+            envvar="TENSORCAST_POSTGRES_URL", metavar="URL", help="postgresql://user@host/database"
+        ),
+    ],
+    cluster: Cluster = "default",
+    services: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,NAME...]",
+            help="Only these of persister, scheduler, timers, api; default: all.",
+        ),
+    ] = None,
+    node_timeout: Annotated[
+        float | None,
+        typer.Option(
+            envvar="TENSORCAST_NODE_TIMEOUT_S", help="A node silent for so many seconds is lost."
+        ),
+    ] = None,
+) -> Result:
+    """Run the control plane, or some of its services."""
+    settings = {
+        "TENSORCAST_CLUSTER": cluster,
+        "TENSORCAST_NATS_URL": nats_url,
+        "TENSORCAST_POSTGRES_URL": postgres_url,
+        "TENSORCAST_NODE_TIMEOUT_S": _text(node_timeout),
+    }
+    arguments = ["--services", services] if services else []
+    return become(session_of(call), "tensorcast.controlplane.main", arguments, settings)
+
+
+@app.command()
+def mover(
+    call: typer.Context,
+    node: Annotated[
+        str, typer.Option(envvar="TENSORCAST_NODE", help="The name of this node, unique.")
+    ],
+    nats_url: NatsUrl,
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENSORCAST_DATA_DIR", help="The node's own folder: journal and disk tier."
+        ),
+    ],
+    socket: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENSORCAST_SOCKET", help="Where applications of this machine connect."
+        ),
+    ],
+    listen: Annotated[
+        str,
+        typer.Option(
+            envvar="TENSORCAST_DATA_LISTEN",
+            metavar="HOST:PORT",
+            help="Where other movers pull from; port 0: any.",
+        ),
+    ] = "0.0.0.0:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENSORCAST_DATA_ADVERTISE",
+            metavar="HOST",
+            help="The host name by which other movers reach this one.",
+        ),
+    ] = None,
+    dram: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory for replicas, for example 4GiB.")
+    ] = None,
+    cluster: Cluster = "default",
+) -> Result:
+    """Run the mover of this node."""
+    settings = {
+        "TENSORCAST_CLUSTER": cluster,
+        "TENSORCAST_NATS_URL": nats_url,
+        "TENSORCAST_NODE": node,
+        "TENSORCAST_DATA_DIR": str(data_dir),
+        "TENSORCAST_SOCKET": str(socket),
+        "TENSORCAST_DATA_LISTEN": listen,
+        "TENSORCAST_DATA_ADVERTISE": advertise or "",
+        "TENSORCAST_DRAM_BYTES": str(parse_size(dram)) if dram else "",
+    }
+    return become(session_of(call), "tensorcast.movers.main", [], settings)
+
+
+def become(
+    session: Session, module: str, arguments: list[str], settings: dict[str, str]
+) -> Nothing:
+    """Replace this process by `python -m module`. Empty settings are left as they are; a secret
+    travels in the environment, where other users cannot see it."""
+    environ = {
+        **session.world.environ,
+        **{name: value for name, value in settings.items() if value},
+        "PYTHONSAFEPATH": "1",
+    }
+    command = [sys.executable, "-m", module, *arguments]
+    session.world.replace_process(sys.executable, command, environ)
+    return Nothing()
+
+
+def _text(number: float | None) -> str:
+    return "" if number is None else f"{number:g}"

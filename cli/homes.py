@@ -1,0 +1,33 @@
+"""Which folder `up`, `down`, `status` and `doctor` mean: the home of the embedded cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorcast.cli.session import Session
+from tensorcast.client.context import Context, resolve_context
+from tensorcast.schema.errors import NotFound, Unavailable
+
+HOME_VARIABLE = "TENSORCAST_HOME"
+
+
+def choose_home(session: Session, data_dir: Path | None) -> Path:
+    """The folder that was named, else the home of the named context, else $TENSORCAST_HOME, else
+    the home of the context in use, else the default of this machine. Reads context files."""
+    from tensorcast.deploy.cluster import default_home
+
+    environ = session.world.environ
+    if data_dir is not None:
+        return data_dir.expanduser().absolute()
+    if session.options.context is None and environ.get(HOME_VARIABLE):
+        return default_home(environ)
+    context = find_context(session)
+    return Path(context.home) if context and context.home else default_home(environ)
+
+
+def find_context(session: Session) -> Context | None:
+    """The context that is named or in use; None when there is none."""
+    try:
+        return resolve_context(session.options.context, None, session.world.environ)
+    except (NotFound, Unavailable):
+        return None
