@@ -22,7 +22,6 @@ from tensorcast.deploy.control import Request, ServiceStatus, ask, converse
 from tensorcast.deploy.faults import explained
 from tensorcast.deploy.home import (
     Layout,
-    acquire,
     choose_sockets,
     delete_home,
     is_locked,
@@ -47,12 +46,14 @@ from tensorcast.deploy.options import (
 from tensorcast.deploy.pgdata import delete_data, prepare_postgres
 from tensorcast.deploy.plan import CONTROLPLANE, NATS, POSTGRES, SUPERVISOR
 from tensorcast.deploy.ports import choose_port, keep_or_choose
-from tensorcast.deploy.processes import Child, end, wait_gone
+from tensorcast.deploy.processes import Child, end, identify, wait_gone
 from tensorcast.schema.errors import InvalidArgument, Unavailable
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_SILENCE_S: Final = 180.0
 FORMER_TIMEOUT_S: Final = 60.0
+END_TIMEOUT_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 10.0
 FAILURES_MAX: Final = 6  # of one service in a row, before `up` gives up early
 POLL_S: Final = 0.03
 
@@ -85,15 +86,32 @@ def up(options: UpOptions, progress: Progress = lambda _: None) -> Status:
     with explained("start a cluster", layout.home), locked(layout.up_lock):
         known = load_config(layout)
         config = merge(known, options) if known else draft(options, layout, made=made)
-        if is_locked(layout.supervisor_lock):
+        running = find_running(layout, config)
+        if running:
             _change_running(layout, known or config, config, progress)
-            seen = {one.name for one in _ask_services(layout, config) if one.state == "up"}
         else:
             config = _start(layout, config, progress)
-            seen = set()
+        seen = {service.name for service in running if service.state == "up"}
         folder = context.config_folder(os.environ)
         context.write_context(folder, config.context, context.describe(config, layout.home))
         return _wait_until_ready(layout, config, seen, progress)
+
+
+def find_running(layout: Layout, config: ClusterConfig) -> tuple[ServiceStatus, ...]:
+    """What the running supervisor says; () when none runs.
+
+    Raises `Unavailable` when one runs but does not answer.
+    """
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while is_locked(layout.supervisor_lock):
+        try:
+            return ask(Path(config.sockets), Request(do="status")).services
+        except Unavailable:
+            # It is just starting, or just dying of a kill -9: both are over in a moment.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+    return ()
 
 
 def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
@@ -172,6 +190,8 @@ def _change_running(
 
 def _start(layout: Layout, config: ClusterConfig, progress: Progress) -> ClusterConfig:
     """Prepare everything and start the supervisor; returns the configuration as it is now."""
+    if died_badly(layout):
+        progress("recovering a cluster that was not stopped by `tcctl down`")
     _clear_former(layout, progress)
     config = keep_ports(config, progress)
     save_config(layout, config)  # the passwords have to be on disk before a server knows them
@@ -225,21 +245,25 @@ def _start_supervisor(layout: Layout) -> None:
 
 def _clear_former(layout: Layout, progress: Progress) -> None:
     """Wait for what a dead supervisor has left behind to end, and make it end."""
-    if died_badly(layout):
-        progress("the cluster was not stopped by `tcctl down` (its supervisor died): recovering")
     left = wait_gone(read_children(layout), timeout_s=FORMER_TIMEOUT_S, progress=progress)
     for child in left:
         progress(f"{child.name} of the former run (pid {child.pid}) does not end: killing it")
         end(child, signal.SIGKILL)
     wait_gone(left, timeout_s=5.0)
+    layout.children.unlink(missing_ok=True)
 
 
 def died_badly(layout: Layout) -> bool:
     """Whether the last supervisor has ended without being told to. Only when none runs."""
+    return read_supervisor_pid(layout) != 0
+
+
+def read_supervisor_pid(layout: Layout) -> int:
+    """The pid of the last supervisor; 0 when there was none or it has ended well."""
     try:
-        return layout.supervisor_lock.read_text().strip() != ""
-    except FileNotFoundError:
-        return False
+        return int(layout.supervisor_lock.read_text().strip() or 0)
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def read_children(layout: Layout) -> tuple[Child, ...]:
@@ -356,25 +380,25 @@ def down(home: Path, *, purge: bool = False, progress: Progress = lambda _: None
     with explained("stop the cluster", layout.home), locked(layout.up_lock):
         if is_locked(layout.supervisor_lock):
             _stop_supervisor(layout, config, progress)
-        else:
-            _clear_former(layout, progress)
-            progress("the cluster is down")
+        _clear_former(layout, progress)
+        progress("the cluster is down")
         if purge:
             _purge(layout, config, progress)
 
 
 def _stop_supervisor(layout: Layout, config: ClusterConfig, progress: Progress) -> None:
-    answers = converse(Path(config.sockets), Request(do="stop"), timeout_s=STOP_SILENCE_S)
-    for reply in answers:
-        if reply.progress:
-            progress(reply.progress)
-    with layout.supervisor_lock.open("r+") as lock:
-        if not acquire(lock.fileno(), wait_s=30.0):
-            raise Unavailable(
-                "The supervisor does not end.",
-                hint=f"Its log is {layout.log(SUPERVISOR)}.",
-            )
-    progress("the cluster is down")
+    supervisor = identify(SUPERVISOR, read_supervisor_pid(layout))
+    wait_s = END_TIMEOUT_S
+    try:
+        for reply in converse(Path(config.sockets), Request(do="stop"), timeout_s=STOP_SILENCE_S):
+            progress(reply.progress or reply.error)
+    except Unavailable:  # somebody has removed its socket: a signal does the same, in silence
+        end(supervisor, signal.SIGTERM)
+        wait_s = STOP_SILENCE_S
+    if wait_gone((supervisor,), timeout_s=wait_s):
+        raise Unavailable(
+            "The supervisor does not end.", hint=f"Its log is {layout.log(SUPERVISOR)}."
+        )
 
 
 def _purge(layout: Layout, config: ClusterConfig, progress: Progress) -> None:

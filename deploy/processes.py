@@ -10,8 +10,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
+
+POLL_S: Final = 0.02
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +73,9 @@ def wait_gone(
     deadline = time.monotonic() + timeout_s
     left = tuple(child for child in children if is_alive(child))
     if left:
-        progress(f"waiting for {', '.join(child.name for child in left)} of a former run to end")
+        progress(f"waiting for {', '.join(child.name for child in left)} to end")
     while left and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(POLL_S)
         left = tuple(child for child in left if is_alive(child))
     return left
 

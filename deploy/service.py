@@ -78,6 +78,7 @@ class Service:
         self._changed = changed
         self.told = ""
         self._last_end = ""
+        self._last_death = ""  # the end of a life that had become ready
         self._sign_of_life = 0.0
         self._stopping = asyncio.Event()
         self._ended: asyncio.Future[int] | None = None
@@ -99,8 +100,9 @@ class Service:
         if self.restarts:
             times = "once" if self.restarts == 1 else f"{self.restarts} times"
             parts.append(f"restarted {times}")
-        if self._last_end and (self.restarts or self.state != "up"):
-            parts.append(f"the last one {self._last_end}")
+        end = self._last_death if self.state == "up" else self._last_end
+        if end:
+            parts.append(f"the last one {end}")
         if self.state in ("restarting", "down") and self._last_end:
             parts.append(logs.last_words(self._log))
         return "; ".join(part for part in parts if part)
@@ -144,7 +146,9 @@ class Service:
             return
         was_ready = self.ready.is_set()
         self.ready.clear()
-        self.restarts += was_ready
+        if was_ready:
+            self.restarts += 1
+            self._last_death = self._last_end
         self.failures = count_failures(
             self.failures, was_ready=was_ready, lived_s=loop.time() - began
         )

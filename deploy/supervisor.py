@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -252,11 +253,15 @@ def _shielded_from_cleaners(folder: Path) -> Iterator[None]:
 
 async def _listen(path: Path, control: ControlServer) -> asyncio.Server:
     path.unlink(missing_ok=True)
-    before = os.umask(0o177)  # the socket is 0600 from its first moment on
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # The socket is 0600 from its first moment on. Nothing may be awaited under this umask: the
+    # services that are started meanwhile would inherit it.
+    before = os.umask(0o177)
     try:
-        return await asyncio.start_unix_server(control.serve, path, limit=LINE_BYTES_MAX)
+        channel.bind(str(path))
     finally:
         os.umask(before)
+    return await asyncio.start_unix_server(control.serve, sock=channel, limit=LINE_BYTES_MAX)
 
 
 def main(arguments: list[str] | None = None) -> int:
