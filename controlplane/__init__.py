@@ -1,9 +1,7 @@
-"""The control plane: services that read the log and write to it; none of them owns any state.
+"""The control plane: what keeps the history, decides and answers; in one process or in many.
 
-persister   log -> Postgres (history and read models), exactly once
-scheduler   log -> policies -> operations, any number at once
-timers      silence of nodes and lease holders -> events
-api         questions and commands of clients, over NATS
-
-`core` decides and does nothing; `services` are the shells around it; `main` wires them.
+`persister` copies the log into Postgres, exactly once. `scheduler` lets policies (pure, in `core`)
+answer events with operations. `timers` notices what falls silent. `api` answers clients. They know
+each other only through the log, so any number of them may run; where one must be alone (the
+persister) Postgres holds the lock. `main` wires them.
 """

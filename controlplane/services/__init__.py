@@ -1,1 +1,1 @@
-"""The shells: each a loop that waits, asks `core` what follows, and does it."""
+"""The shells of the control plane: each is one loop around pure functions of `core` and `schema`."""

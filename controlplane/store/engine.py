@@ -1,0 +1,101 @@
+"""Connections to Postgres, and what their errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from tensorcast.schema.errors import InvalidArgument, Unavailable
+
+CONNECT_S_MAX: Final = 10
+STATEMENT_S_MAX: Final = 120
+POOL_CONNECTIONS_MAX: Final = 8
+_TRANSIENT: Final = frozenset({"08", "40", "53", "57", "58"})
+"""Classes of SQLSTATE that a later try can mend: connection, rollback, resources, operator."""
+
+
+def parse_url(url: str) -> URL:
+    """A `postgresql://` URL for our driver (a socket folder as `?host=/folder`). Raises
+    InvalidArgument."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise InvalidArgument(
+            "The URL of Postgres cannot be read.",
+            hint="Write postgresql://user:password@host:port/database.",
+        ) from None
+    if parsed.drivername.partition("+")[0] not in ("postgresql", "postgres"):
+        raise InvalidArgument(
+            f"{parsed.drivername!r} is not Postgres.", hint="Write postgresql://..."
+        )
+    query = {"ssl" if name == "sslmode" else name: value for name, value in parsed.query.items()}
+    return parsed.set(drivername="postgresql+asyncpg", query=query)
+
+
+def make_engine(url: str, *, name: str, pooled: bool = True) -> AsyncEngine:
+    """An engine; it connects when it is used. `name` tells operators who is connected. Without a
+    pool a connection ends, and its locks with it, when it is given back. Raises InvalidArgument."""
+    arguments = {
+        "timeout": CONNECT_S_MAX,
+        "command_timeout": STATEMENT_S_MAX,
+        "server_settings": {"application_name": name, "jit": "off", "timezone": "UTC"},
+    }
+    parsed = parse_url(url)
+    if not pooled:
+        return create_async_engine(parsed, connect_args=arguments, poolclass=NullPool)
+    return create_async_engine(
+        parsed,
+        connect_args=arguments,
+        pool_size=POOL_CONNECTIONS_MAX,
+        max_overflow=0,
+        pool_pre_ping=True,
+    )
+
+
+@asynccontextmanager
+async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection for as long as the block lasts. What fails because Postgres is away, in the
+    block as well, is raised as Unavailable."""
+    try:
+        async with engine.connect() as connection:
+            yield connection
+    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        if not is_transient(error):
+            raise
+        raise Unavailable(
+            f"Postgres at {place(engine)} cannot be reached ({brief(error)}).",
+            hint="Is it running? `tcctl status` says.",
+        ) from error
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same statement can succeed later, without a change."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(origin, "sqlstate", None)
+    if isinstance(state, str):
+        return state[:2] in _TRANSIENT
+    if isinstance(origin, OSError | asyncpg.InterfaceError):  # TimeoutError is an OSError
+        return True
+    return isinstance(error, DBAPIError) and (
+        error.connection_invalidated or isinstance(error, InterfaceError)
+    )
+
+
+def place(engine: AsyncEngine) -> str:
+    """Where the database is, without the password."""
+    url = engine.url
+    host = url.host or url.query.get("host", "localhost")
+    return f"{host}:{url.port or 5432}/{url.database}"
+
+
+def brief(error: Exception) -> str:
+    """The first line of what an error says."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return (str(origin).strip() or type(origin).__name__).splitlines()[0]

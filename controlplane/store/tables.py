@@ -1,0 +1,157 @@
+"""The tables, as SQLAlchemy Core. The migrations make them; a test holds the two together.
+
+`events` is the history: append-only, one row for each position of the log, with the exact bytes.
+`log_epoch` counts the lives of the log: positions are unique only within one. `cursors` says how
+far the history goes. The other tables hold the state of each aggregate after that position:
+columns for people who write SQL, and `state`, the whole of it as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from tensorcast.schema.events import AggregateKind
+
+metadata: Final = MetaData()
+Moment: Final = DateTime(timezone=True)
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("log_epoch", Integer, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", Uuid, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("aggregate_kind", Text, nullable=False),
+    Column("aggregate_id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("v", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("cause", Uuid),
+    Column("trace", Text),
+    Column("artifact", Text),
+    Column("node", Text),
+    Column("data", JSONB, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Index("events_by_aggregate", "aggregate_kind", "aggregate_id", "seq"),
+    Index("events_by_artifact", "artifact", "seq", postgresql_where=text("artifact IS NOT NULL")),
+    Index("events_by_node", "node", "seq", postgresql_where=text("node IS NOT NULL")),
+    Index("events_by_type", "type", "seq"),
+    Index("events_by_actor", "actor", "seq"),
+    Index("events_by_cause", "cause", postgresql_where=text("cause IS NOT NULL")),
+    Index("events_by_id", "event_id"),
+    Index("events_by_time", "at", "seq"),
+    Index(
+        "events_by_previous_artifact",
+        text("(data ->> 'previous'::text)"),
+        "seq",
+        postgresql_where=text("aggregate_kind = 'key'::text"),
+    ),
+)
+
+cursors: Final = Table(
+    "cursors",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("log_epoch", Integer, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("event_id", Uuid),
+    Column("updated_at", Moment, nullable=False, server_default=text("now()")),
+)
+
+
+def _read_model(name: str, *columns: Column[object]) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("id", Text, primary_key=True),
+        Column("status", Text, nullable=False),
+        *columns,
+        Column("seq", BigInteger, nullable=False),
+        Column("state", JSONB, nullable=False),
+        Index(f"{name}_by_seq", "seq"),
+    )
+
+
+artifacts: Final = _read_model(
+    "artifacts",
+    Column("kind", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("tensors", Integer, nullable=False),
+    Column("pinned", Boolean, nullable=False),
+    Column("labels", JSONB, nullable=False),
+    Column("sealed_at", Moment, nullable=False),
+)
+keys: Final = _read_model(
+    "keys",
+    Column("artifact", Text, nullable=False, index=True),
+    Column("moves", BigInteger, nullable=False),
+    Column("moved_at", Moment, nullable=False),
+)
+replicas: Final = _read_model(
+    "replicas",
+    Column("artifact", Text, nullable=False, index=True),
+    Column("node", Text, nullable=False, index=True),
+    Column("tier", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("chunks_ready", BigInteger, nullable=False),
+    Column("chunks_total", BigInteger, nullable=False),
+)
+operations: Final = _read_model(
+    "operations",
+    Column("kind", Text, nullable=False),
+    Column("artifact", Text, nullable=False, index=True),
+    Column("node", Text, nullable=False, index=True),
+    Column("policy", Text, nullable=False),
+    Column("cause", Uuid),
+    Column("attempt", BigInteger, nullable=False),
+    Column("bytes_moved", BigInteger, nullable=False),
+    Column("fault", Text),
+    Column("issued_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+)
+nodes: Final = _read_model(
+    "nodes",
+    Column("epoch", BigInteger, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("cordoned", Boolean, nullable=False),
+    Column("draining", Boolean, nullable=False),
+    Column("labels", JSONB, nullable=False),
+    Column("joined_at", Moment, nullable=False),
+)
+leases: Final = _read_model(
+    "leases",
+    Column("artifact", Text, nullable=False, index=True),
+    Column("node", Text),
+    Column("holder", Text, nullable=False),
+    Column("ttl_s", Double, nullable=False),
+    Column("acquired_at", Moment, nullable=False),
+)
+
+READ_MODELS: Final = {
+    AggregateKind.ARTIFACT: artifacts,
+    AggregateKind.KEY: keys,
+    AggregateKind.REPLICA: replicas,
+    AggregateKind.OPERATION: operations,
+    AggregateKind.NODE: nodes,
+    AggregateKind.LEASE: leases,
+}
+"""The table that holds the states of a kind of aggregate."""

@@ -1,0 +1,172 @@
+"""The one transaction that writes: events, read models and the position move together or not at
+all. So each event is there exactly once, whatever is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, cast
+from uuid import UUID
+
+import asyncpg
+import msgspec
+from sqlalchemy import Table, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tensorcast.controlplane.store.rows import Row, kind_of_state, state_row
+from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
+from tensorcast.schema.cluster import State
+from tensorcast.schema.errors import Conflict, Corrupt
+from tensorcast.schema.events import AggregateKind
+from tensorcast.schema.ids import Seq
+
+CURSOR: Final = "persister"
+LOCK: Final = 0x7463_7065_7273  # any number that no other program uses in this database
+FIRST_EPOCH: Final = 1
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far Postgres goes: the last event it has, in which life of the log."""
+
+    log_epoch: int
+    seq: Seq
+    event_id: UUID | None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one transaction writes: the rows of the events after `previous` up to `last`, and the
+    states that they changed."""
+
+    previous: Position
+    last: Position
+    events: Sequence[Row]
+    states: Sequence[State]
+
+
+async def try_lock(connection: AsyncConnection) -> bool:
+    """Takes the lock of the only writer, for as long as the connection lives; False when another
+    one has it. Safe to repeat."""
+    taken = await connection.scalar(select(func.pg_try_advisory_lock(LOCK)))
+    await connection.commit()
+    return bool(taken)
+
+
+async def load_position(connection: AsyncConnection) -> Position:
+    """How far Postgres goes; made with nothing in it when there is no position yet."""
+    await connection.execute(
+        insert(cursors)
+        .values(name=CURSOR, log_epoch=FIRST_EPOCH, seq=0)
+        .on_conflict_do_nothing(index_elements=["name"])
+    )
+    found = await connection.execute(
+        select(cursors.c.log_epoch, cursors.c.seq, cursors.c.event_id).where(
+            cursors.c.name == CURSOR
+        )
+    )
+    row = found.one()
+    await connection.commit()
+    return Position(row.log_epoch, Seq(row.seq), row.event_id)
+
+
+async def write_batch(connection: AsyncConnection, batch: Batch) -> None:
+    """Writes the batch, if Postgres stands exactly at its `previous`.
+
+    Raises Conflict when another writer has moved the position, Corrupt when another event has one
+    of these positions already; then nothing is written.
+    """
+    async with connection.begin():
+        await _move_position(connection, batch)
+        await _merge(connection, events, batch.events, _KEEP)
+        await _check_same(connection, batch)
+        await write_states(connection, batch.states)
+
+
+async def _move_position(connection: AsyncConnection, batch: Batch) -> None:
+    moved = await connection.execute(
+        update(cursors)
+        .where(
+            cursors.c.name == CURSOR,
+            cursors.c.seq == batch.previous.seq,
+            cursors.c.log_epoch == batch.previous.log_epoch,
+        )
+        .values(
+            log_epoch=batch.last.log_epoch,
+            seq=batch.last.seq,
+            event_id=batch.last.event_id,
+            updated_at=func.now(),
+        )
+    )
+    if moved.rowcount != 1:
+        raise Conflict(
+            f"Postgres does not stand at event {batch.previous.seq} any more.",
+            hint="Another persister has taken over.",
+        )
+
+
+async def write_states(connection: AsyncConnection, states: Iterable[State]) -> None:
+    """Brings the read models to these states, inside the caller's transaction."""
+    rows: dict[AggregateKind, list[Row]] = {}
+    for state in states:
+        rows.setdefault(kind_of_state(state), []).append(state_row(state))
+    for kind, of_kind in rows.items():
+        await _merge(connection, READ_MODELS[kind], of_kind, _REPLACE)
+
+
+async def clear_states(connection: AsyncConnection) -> None:
+    """Empties all read models, inside the caller's transaction."""
+    names = ", ".join(table.name for table in READ_MODELS.values())
+    await connection.execute(text(f"TRUNCATE {names}"))
+
+
+_KEEP: Final = "DO NOTHING"
+_REPLACE: Final = "DO UPDATE SET"
+
+
+async def _merge(
+    connection: AsyncConnection, table: Table, rows: Sequence[Row], on_conflict: str
+) -> None:
+    """Copies rows to a stage and from there into the table: the fastest way that can meet rows
+    which are there already."""
+    if not rows:
+        return
+    columns = [column.name for column in table.columns]
+    keys = ", ".join(column.name for column in table.primary_key)
+    stage = f"staged_{table.name}"
+    await connection.execute(
+        text(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
+    )
+    driver = await _driver(connection)
+    await driver.copy_records_to_table(stage, schema_name="pg_temp", columns=columns, records=rows)
+    names = ", ".join(f'"{name}"' for name in columns)
+    action = on_conflict
+    if on_conflict is _REPLACE:
+        action += " " + ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in columns)
+    await connection.execute(
+        text(
+            f"INSERT INTO {table.name} ({names}) SELECT {names} FROM pg_temp.{stage}"
+            f" ON CONFLICT ({keys}) {action}"
+        )
+    )
+
+
+async def _driver(connection: AsyncConnection) -> asyncpg.Connection:
+    """The driver's own connection. A statement must have begun the transaction before."""
+    raw = await connection.get_raw_connection()
+    return cast("asyncpg.Connection", raw.driver_connection)
+
+
+async def _check_same(connection: AsyncConnection, batch: Batch) -> None:
+    if not batch.events:
+        return
+    other = await connection.scalar(
+        text(
+            "SELECT min(staged.seq) FROM pg_temp.staged_events AS staged"
+            " JOIN events USING (log_epoch, seq) WHERE events.event_id <> staged.event_id"
+        )
+    )
+    if other is not None:
+        raise Corrupt(
+            f"Postgres has another event at position {other} than the log.",
+            hint="Do these two belong to one cluster? Give the control plane the right database.",
+        )
