@@ -1,1 +1,5 @@
-"""How bytes move between movers. One module or package for each backend; they never import each other."""
+"""How bytes move between movers: one module or package for each backend.
+
+`base.py` says what a backend promises and `registry.py` picks one; backends never import each
+other.
+"""

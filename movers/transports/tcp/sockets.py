@@ -1,0 +1,147 @@
+"""Blocking sockets with deadlines: addresses, options, reading exactly so many bytes.
+
+Sockets block in the kernel (SO_RCVTIMEO, SO_SNDTIMEO), so `recv_into` and `sendfile` run without
+the GIL and without a poll before each call. A peer that trickles is caught by the deadline that
+every read and send has as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import struct
+import time
+
+from tensorcast.schema.errors import InvalidArgument
+
+KEEPALIVE_S = 30
+PIECE_BYTES = 512 << 10
+"""Bytes are received and checked in pieces of this size: they stay in the CPU's cache."""
+
+SENDFILE_BYTES = 4 << 20
+RATE_MIN = 1 << 20
+"""Bytes a second that a peer must manage on top of the time that it may stall."""
+
+_TIMEVAL = struct.Struct("ll")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[host]:port`. Raises InvalidArgument."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise InvalidArgument(f"{address!r} is no address.", hint="Write host:port.")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The text of an address; IPv6 hosts in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen_on(address: str, backlog: int) -> socket.socket:
+    """A listening socket. Raises OSError or InvalidArgument."""
+    host, port = parse_address(address)
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, where = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(backlog)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def tune(connected: socket.socket, stall_s: float) -> None:
+    """Sets the options of a data connection: no delay, keep-alive, and at most `stall_s` without
+    any progress in one call."""
+    connected.settimeout(None)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    limit_calls(connected, stall_s)
+    if _is_on_this_host(connected):
+        # Measured: two connections over loopback are a fifth faster with cubic than with bbr.
+        with contextlib.suppress(OSError):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+
+
+def limit_calls(connected: socket.socket, stall_s: float) -> None:
+    """Lets every receive and send fail after `stall_s` without progress."""
+    limit = _TIMEVAL.pack(int(stall_s), int(stall_s % 1 * 1_000_000))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _is_on_this_host(connected: socket.socket) -> bool:
+    host = str(connected.getpeername()[0]).partition("%")[0]
+    return ipaddress.ip_address(host).is_loopback or host == connected.getsockname()[0]
+
+
+def deadline_for(size_bytes: int, stall_s: float) -> float:
+    """The moment (monotonic) until which so many bytes must have passed."""
+    return time.monotonic() + stall_s + size_bytes / RATE_MIN
+
+
+def receive_into(connected: socket.socket, target: memoryview, deadline: float) -> None:
+    """Fills `target`. Raises EOFError when the peer closes, TimeoutError, OSError."""
+    at, size = 0, target.nbytes
+    while at < size:
+        try:
+            got = connected.recv_into(target[at:])
+        except BlockingIOError as error:
+            raise TimeoutError("The peer fell silent.") from error
+        if not got:
+            raise EOFError("The peer closed the connection.")
+        at += got
+        if at < size and time.monotonic() > deadline:
+            raise TimeoutError("The peer is too slow.")
+
+
+def receive(connected: socket.socket, size_bytes: int, deadline: float) -> bytes:
+    """Exactly so many bytes, for small messages. Raises as `receive_into`."""
+    target = bytearray(size_bytes)
+    receive_into(connected, memoryview(target), deadline)
+    return bytes(target)
+
+
+def send(connected: socket.socket, content: bytes, *, more: bool = False) -> None:
+    """Sends a small message; `more` lets it leave together with what follows. Raises
+    TimeoutError, OSError."""
+    flags = socket.MSG_MORE if more else 0
+    view = memoryview(content)
+    while view.nbytes:
+        try:
+            view = view[connected.send(view, flags) :]
+        except BlockingIOError as error:
+            raise TimeoutError("The peer does not read.") from error
+
+
+def send_file(
+    connected: socket.socket, fd: int, position: int, size_bytes: int, deadline: float
+) -> None:
+    """Sends bytes of a file without copying them. Raises EOFError when the file is too short,
+    TimeoutError, OSError."""
+    end = position + size_bytes
+    while position < end:
+        try:
+            sent = os.sendfile(
+                connected.fileno(), fd, position, min(end - position, SENDFILE_BYTES)
+            )
+        except BlockingIOError as error:
+            raise TimeoutError("The peer does not read.") from error
+        if not sent:
+            raise EOFError("The file is shorter than it should be.")
+        position += sent
+        if position < end and time.monotonic() > deadline:
+            raise TimeoutError("The peer reads too slowly.")
+
+
+def shut_down(connected: socket.socket) -> None:
+    """Wakes every thread that waits in the socket. Safe to repeat."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
