@@ -81,23 +81,34 @@ class ControlPlane:
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
     not answer in time, and the error that it answers."""
 
-    def __init__(self, url: str, cluster: str, actor: str, position: Position) -> None:
+    def __init__(
+        self,
+        url: str,
+        cluster: str,
+        actor: str,
+        position: Position,
+        *,
+        timeout_s: float = REQUEST_S,
+    ) -> None:
         self._url = url
         self._cluster = cluster
         self._actor = actor
         self._position = position
+        self._timeout_s = timeout_s
         self._nats: Nats | None = None
+        self._left_behind: list[Nats | None] = []
         self._connecting = asyncio.Lock()
 
     # ---- asking ------------------------------------------------------------------------------
 
     async def ask(
-        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float = REQUEST_S
+        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float | None = None
     ) -> T:
         """One request and its answer. Safe to repeat unless the verb is `execute`."""
         from nats.errors import Error, NoRespondersError
         from nats.errors import TimeoutError as NatsTimeoutError
 
+        timeout = self._timeout_s if timeout is None else timeout
         nats = await self._connect()
         subject = subjects.api_subject(self._cluster, verb)
         try:
@@ -208,9 +219,7 @@ class ControlPlane:
         self, artifact: ArtifactId, replicas: Sequence[ReplicaId]
     ) -> Executed:
         """Asks for the bytes of replicas to be checked against their digests."""
-        return await self.execute(
-            RequestVerification(artifact=artifact, replicas=tuple(replicas))
-        )
+        return await self.execute(RequestVerification(artifact=artifact, replicas=tuple(replicas)))
 
     async def wait_replicas(
         self,
@@ -295,7 +304,7 @@ class ControlPlane:
 
     async def replay(self, query: ReplayQuery) -> ReplayInfo:
         """The state as it was at a position or time."""
-        return await self.ask("replay", query, ReplayInfo, timeout=6 * REQUEST_S)
+        return await self.ask("replay", query, ReplayInfo, timeout=6 * self._timeout_s)
 
     async def status(self) -> ClusterStatus:
         """Positions of the log and of its readers, the nodes, and problems in words."""
@@ -314,6 +323,12 @@ class ControlPlane:
         nats, self._nats = self._nats, None
         if nats is not None:
             await nats.close()
+
+    def forget(self) -> None:
+        """In a forked child: leaves the connection to the parent; the next request makes one."""
+        self._left_behind.append(self._nats)
+        self._nats = None
+        self._connecting = asyncio.Lock()
 
     async def _pages(self, verb: str, query: AuditQuery) -> tuple[EventInfo, ...]:
         found: list[EventInfo] = []

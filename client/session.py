@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
+import re
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tensorcast.client.api import ControlPlane
+from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.export import PathLike, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
@@ -23,7 +26,6 @@ from tensorcast.client.replication import replicate, verify, wait_for_artifact
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
 from tensorcast.schema.tensors import TensorSpec
 from tensorcast.schema.views import View, resolve
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = Mapping[str, torch.Tensor]
-    Content = Tensors | PathLike | Sequence[PathLike]
+    Contents = Tensors | PathLike | Sequence[PathLike]
 
 T = TypeVar("T")
 
@@ -41,23 +43,26 @@ THREADS_MAX = 8
 
 
 def connect_async(
-    context: str | Context | None = None, *, node: str | None = None
+    context: str | Context | None = None, *, node: str | None = None, timeout: float = REQUEST_S
 ) -> AsyncClient:
     """A client for `async with`. Arguments and errors as `connect`."""
-    return AsyncClient(resolve_context(context, node, os.environ))
+    return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
 class AsyncClient:
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, timeout: float = REQUEST_S) -> None:
         self.context = context
         self.actor = name_actor()
         self.position = Position()
-        self.api = ControlPlane(context.nats_url, context.cluster, self.actor, self.position)
+        self.api = ControlPlane(
+            context.nats_url, context.cluster, self.actor, self.position, timeout_s=timeout
+        )
         self.mover = MoverSockets(context, self.actor)
-        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast")
+        self._threads = _make_threads()
+        self._left_behind: list[ThreadPoolExecutor] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +85,7 @@ class AsyncClient:
 
     async def put(
         self,
-        content: Content,
+        contents: Contents,
         *,
         key: str | None = None,
         kind: str = "weights",
@@ -100,7 +105,7 @@ class AsyncClient:
         """
         return await publish(
             self,
-            content,
+            contents,
             key=key,
             kind=kind,
             labels=dict(labels or {}),
@@ -132,7 +137,7 @@ class AsyncClient:
 
         grant, memory = await self.grant(what, timeout=timeout)
         selected = resolve(choose_view(names, view), grant.manifest.index)
-        return await self.run(lambda: build_tensors(memory, selected, copy=copy))
+        return await self.run(lambda _: build_tensors(memory, selected, copy=copy))
 
     async def get_into(
         self,
@@ -153,7 +158,7 @@ class AsyncClient:
 
         grant, memory = await self.grant(what, timeout=timeout)
         selected = resolve(view or View(), grant.manifest.index)
-        await self.run(lambda: copy_into(memory, selected, tensors, strict=strict))
+        await self.run(lambda _: copy_into(memory, selected, tensors, strict=strict))
 
     async def export(
         self,
@@ -174,7 +179,9 @@ class AsyncClient:
         grant, memory = await self.grant(what, timeout=timeout)
         selected = resolve(view or View(), grant.manifest.index)
         return await self.run(
-            lambda: write_safetensors(memory, selected, path, force=force, progress=progress)
+            lambda stop: write_safetensors(
+                memory, selected, path, force=force, stop=stop, progress=progress
+            )
         )
 
     async def grant(
@@ -238,11 +245,29 @@ class AsyncClient:
         answer, _ = await self.mover.ask(AskStats(), Stats)
         return answer
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Runs `work` in a thread of this client, so that the event loop goes on."""
-        import asyncio
+    async def run(self, work: Callable[[threading.Event], T]) -> T:
+        """Runs `work` in a thread, so that the event loop goes on. When the caller is cancelled the
+        event that `work` got is set, and the thread's end is awaited."""
+        stop = threading.Event()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._threads, work, stop)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait([future])
+            raise
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    def forget_connections(self) -> None:
+        """In a forked child: leaves the parent's connections and threads to the parent."""
+        self._left_behind.append(self._threads)
+        self._threads = _make_threads()
+        self.mover.forget()
+        self.api.forget()
+
+
+def _make_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast")
 
 
 def choose_view(names: Sequence[str], view: View | None) -> View:
@@ -251,8 +276,6 @@ def choose_view(names: Sequence[str], view: View | None) -> View:
         return view or View()
     if view is not None:
         raise InvalidArgument("Names and a view exclude each other.", hint="Use View.tensors().")
-    import re
-
     return View(names=tuple(re.escape(name) for name in names))
 
 
@@ -263,6 +286,3 @@ def name_actor() -> str:
     except (KeyError, OSError):  # no name for this uid, as in many containers
         login = str(os.getuid())
     return f"user:{login}@{socket.gethostname()}"
-
-
-__all__ = ["ArtifactId", "AsyncClient", "connect_async"]

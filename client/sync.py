@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from tensorcast.client.api import ControlPlane
+from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.context import Context
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
@@ -25,7 +25,7 @@ from tensorcast.schema.tensors import Index
 
 if TYPE_CHECKING:
     from tensorcast.client.publishing import Progress
-    from tensorcast.client.session import Content
+    from tensorcast.client.session import Contents
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -252,7 +252,7 @@ class Client(_Facade[AsyncClient]):
 
     def put(
         self,
-        content: Content,
+        contents: Contents,
         *,
         key: str | None = None,
         kind: str = "weights",
@@ -262,7 +262,7 @@ class Client(_Facade[AsyncClient]):
     ) -> Artifact:
         """As `AsyncClient.put`; `progress(done_bytes, total_bytes)` is called from threads."""
         work = self._inner.put(
-            content, key=key, kind=kind, labels=labels, expect=expect, progress=progress
+            contents, key=key, kind=kind, labels=labels, expect=expect, progress=progress
         )
         return Artifact(self._portal, self._portal.run(work))
 
@@ -278,9 +278,7 @@ class Client(_Facade[AsyncClient]):
         """An operation by its id. Raises NotFound."""
         return Operation(self._portal, self._portal.run(self._inner.operation(operation)))
 
-    def replicate(
-        self, what: str, *, to: Sequence[str] | str, tier: str = "dram"
-    ) -> Replication:
+    def replicate(self, what: str, *, to: Sequence[str] | str, tier: str = "dram") -> Replication:
         """As `AsyncClient.replicate`."""
         work = self._inner.replicate(what, to=to, tier=tier)
         return Replication(self._portal, self._portal.run(work))
@@ -302,14 +300,17 @@ class Client(_Facade[AsyncClient]):
         self._inner.forget_connections()
 
 
-def connect(context: str | Context | None = None, *, node: str | None = None) -> Client:
+def connect(
+    context: str | Context | None = None, *, node: str | None = None, timeout: float = REQUEST_S
+) -> Client:
     """A client of the cluster that `context` names, or that the environment or the last `tcctl up`
-    on this machine tells; `node` is the mover to use if this machine has several.
+    on this machine tells; `node` is the mover to use if this machine has several, `timeout` how
+    long the control plane may take for an answer.
 
     Connects at the first call that needs it. Raises Unavailable when no cluster is known here,
     NotFound for an unknown context or node.
     """
-    return Client(connect_async(context, node=node))
+    return Client(connect_async(context, node=node, timeout=timeout))
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

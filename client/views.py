@@ -51,7 +51,9 @@ def _combine(
         raise InvalidArgument("A shard needs a rule.", hint="Add rule=REGEX:DIM.")
     rank, world = shard or (0, 1)
     if not 0 <= rank < world:
-        raise InvalidArgument(f"Rank {rank} is not one of {world} ranks.", hint="They count from 0.")
+        raise InvalidArgument(
+            f"Rank {rank} is not one of {world} ranks.", hint="They count from 0."
+        )
     return View(names=names, slices=slices, rank=rank, world=world, rules=rules)
 
 

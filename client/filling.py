@@ -1,0 +1,200 @@
+"""Bytes into a segment: copied chunk by chunk in a few threads, each chunk digested while it is
+still in the cache. Knows neither torch nor files: an `Intake` says what goes where.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import blake3
+import xxhash
+
+from tensorcast.schema.chunks import ByteRange, choose_chunk_bytes, chunk_range, count_chunks
+from tensorcast.schema.errors import Cancelled
+from tensorcast.schema.ids import ArtifactId
+from tensorcast.schema.tensors import Index, Manifest, derive_artifact_id
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+THREADS_MAX = 4
+_ZEROS = memoryview(bytes(1 << 20))
+Progress = Callable[[int, int], None]
+"""Called from threads, one at a time, with the bytes that are done and all bytes."""
+
+
+class Piece(NamedTuple):
+    """Bytes of the artifact that are read in order: `read(target, start)` fills `target` with
+    those from `start` on, counted from the beginning of `place`. None: they are there already."""
+
+    place: ByteRange
+    read: Callable[[memoryview, int], None] | None
+
+
+class Block(NamedTuple):
+    """Bytes of the artifact that do not come in order: `write(target)` writes them into `place`.
+    `has_gaps`: not all of them, so the others must be zero before."""
+
+    place: ByteRange
+    write: Callable[[memoryview], None]
+    has_gaps: bool
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What a put will write: first the blocks, then the pieces, which are sorted and disjoint.
+    `pieces` cover the blocks too (with `read` None); what lies between them is zero."""
+
+    index: Index
+    size_bytes: int
+    pieces: tuple[Piece, ...]
+    blocks: tuple[Block, ...] = ()
+
+
+class Sealed(NamedTuple):
+    """The identity of what was written, and its manifest."""
+
+    artifact: ArtifactId
+    manifest: Manifest
+
+
+def fill(
+    memory: memoryview,
+    intake: Intake,
+    *,
+    is_zero: bool,
+    stop: threading.Event,
+    progress: Progress | None = None,
+) -> Sealed:
+    """Writes all bytes of `intake` into `memory` and digests them. No thread is left when it
+    returns or raises.
+
+    Raises Cancelled once `stop` is set, and what the pieces raise.
+    """
+    chunk_bytes = choose_chunk_bytes(intake.size_bytes)
+    count = count_chunks(intake.size_bytes, chunk_bytes)
+    threads = max(1, min(THREADS_MAX, len(os.sched_getaffinity(0)), count))
+    work = _Filling(memory, intake, is_zero, progress)
+    ranges = ((n, chunk_range(n, intake.size_bytes, chunk_bytes)) for n in range(count))
+    with ThreadPoolExecutor(threads, thread_name_prefix="tensorcast fill") as pool:
+        _spread(pool, threads, stop, work.write_block, iter(intake.blocks))
+        found = _spread(pool, threads, stop, work.write_chunk, ranges)
+    found.sort()
+    manifest = Manifest(
+        index=intake.index,
+        size_bytes=intake.size_bytes,
+        chunk_bytes=chunk_bytes,
+        digests=b"".join(digest for _, digest, _ in found),
+    )
+    content = (digest for _, _, digest in found)
+    return Sealed(derive_artifact_id(intake.index, intake.size_bytes, content), manifest)
+
+
+class _End:
+    """What stands after the last item."""
+
+
+_END = _End()
+
+
+class _Filling:
+    """The state that the threads of one `fill` share."""
+
+    def __init__(
+        self, memory: memoryview, intake: Intake, is_zero: bool, progress: Progress | None
+    ) -> None:
+        self._memory = memory
+        self._pieces = intake.pieces
+        self._starts = [piece.place.offset for piece in intake.pieces]
+        self._size_bytes = intake.size_bytes
+        self._is_zero = is_zero
+        self._progress = progress
+        self._done_bytes = 0
+        self._lock = threading.Lock()
+
+    def write_block(self, block: Block) -> None:
+        with self._memory[block.place.offset : block.place.end] as target:
+            if block.has_gaps and not self._is_zero:
+                _clear(target)
+            block.write(target)
+
+    def write_chunk(self, chunk: tuple[int, ByteRange]) -> tuple[int, bytes, bytes]:
+        """Writes one chunk; its number and its XXH3-64 and BLAKE3 digests."""
+        number, place = chunk
+        with self._memory[place.offset : place.end] as target:
+            filled = 0
+            for piece in self._pieces_in(place):
+                start = max(piece.place.offset, place.offset) - place.offset
+                end = min(piece.place.end, place.end) - place.offset
+                self._clear_gap(target, filled, start)
+                if piece.read is not None:
+                    with target[start:end] as part:
+                        piece.read(part, place.offset + start - piece.place.offset)
+                filled = end
+            self._clear_gap(target, filled, place.size)
+            digests = xxhash.xxh3_64_digest(target), blake3.blake3(target).digest()
+        self._report(place.size)
+        return number, *digests
+
+    def _pieces_in(self, place: ByteRange) -> Iterator[Piece]:
+        at = max(0, bisect_right(self._starts, place.offset) - 1)
+        while at < len(self._pieces) and self._starts[at] < place.end:
+            if self._pieces[at].place.end > place.offset:
+                yield self._pieces[at]
+            at += 1
+
+    def _clear_gap(self, target: memoryview, start: int, end: int) -> None:
+        if start < end and not self._is_zero:
+            with target[start:end] as gap:
+                _clear(gap)
+
+    def _report(self, size_bytes: int) -> None:
+        if self._progress is not None:
+            with self._lock:
+                self._done_bytes += size_bytes
+                self._progress(self._done_bytes, self._size_bytes)
+
+
+def _clear(target: memoryview) -> None:
+    for start in range(0, len(target), len(_ZEROS)):
+        size = min(len(_ZEROS), len(target) - start)
+        target[start : start + size] = _ZEROS[:size]
+
+
+def _spread(
+    pool: ThreadPoolExecutor,
+    threads: int,
+    stop: threading.Event,
+    do: Callable[[T], R],
+    items: Iterator[T],
+) -> list[R]:
+    """`do` for every item, in any order, in all threads of the pool. After the first error no new
+    item is begun, and that error is raised once all threads have ended."""
+    lock = threading.Lock()
+    failed = threading.Event()
+
+    def work() -> list[R]:
+        found: list[R] = []
+        while not failed.is_set():
+            with lock:
+                item = next(items, _END)
+            if isinstance(item, _End):
+                break
+            if stop.is_set():
+                raise Cancelled("The put was cancelled.")
+            try:
+                found.append(do(item))
+            except BaseException:
+                failed.set()
+                raise
+        return found
+
+    futures = [pool.submit(work) for _ in range(threads)]
+    wait(futures)
+    return [result for future in futures for result in future.result()]

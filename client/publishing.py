@@ -1,0 +1,132 @@
+"""A put from end to end: look at what is given, get a segment, fill it, seal it.
+
+Whatever goes wrong on the way, the connection closes, which gives the segment back to the mover,
+and nothing is registered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tensorcast.client.filling import Intake, Progress, Sealed, fill
+from tensorcast.client.handles import AsyncArtifact
+from tensorcast.client.socket import Connection, Descriptors
+from tensorcast.schema.aggregates.artifact import KINDS, LABELS_MAX
+from tensorcast.schema.errors import Corrupt, InvalidArgument
+from tensorcast.schema.ids import ArtifactId, parse_key
+from tensorcast.schema.socket import OpenPut, PutOpened, PutSealed, SealPut
+
+if TYPE_CHECKING:
+    from tensorcast.client.session import AsyncClient, Contents
+
+SEAL_S = 60.0
+
+__all__ = ["Progress", "publish"]
+
+
+async def publish(
+    client: AsyncClient,
+    contents: Contents,
+    *,
+    key: str | None,
+    kind: str,
+    labels: dict[str, str],
+    expect: str | None,
+    progress: Progress | None,
+) -> AsyncArtifact:
+    """As `AsyncClient.put`."""
+    target = parse_key(key) if key is not None else None
+    check_marks(kind, labels)
+    with contextlib.ExitStack() as opened:
+        intake = await client.run(lambda _: opened.enter_context(take_in(contents)))
+        async with client.mover.connection(is_fresh=True) as connection:
+            session, sealed = await _write(client, connection, intake, progress)
+            request = SealPut(
+                session=session,
+                artifact=sealed.artifact,
+                kind=kind,
+                manifest=sealed.manifest,
+                labels=labels,
+                key=target,
+                expect=ArtifactId(expect) if expect else None,
+            )
+            answer, _ = await connection.ask(request, PutSealed, timeout=SEAL_S)
+    client.position.advance(answer.seq)
+    return AsyncArtifact(client, answer.artifact, kind, labels, intake.index)
+
+
+def check_marks(kind: str, labels: Mapping[str, str]) -> None:
+    """Raises InvalidArgument for a kind or labels that no artifact can have; better before the
+    bytes are copied than after."""
+    if kind not in KINDS:
+        raise InvalidArgument(
+            f"{kind!r} is not a kind of artifact.", hint=f"Use one of {', '.join(KINDS)}."
+        )
+    if len(labels) > LABELS_MAX:
+        raise InvalidArgument(f"An artifact has at most {LABELS_MAX} labels.")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(f"Label {name!r} is not text.", hint="Use str(...).")
+
+
+@contextlib.contextmanager
+def take_in(contents: Contents) -> Iterator[Intake]:
+    """What a put of these contents will write. Files are open until the end of the block."""
+    if isinstance(contents, Mapping):
+        from tensorcast.client.layout import take_in_tensors
+
+        yield take_in_tensors(contents)
+        return
+    from tensorcast.client.files import find_files, is_torch_file, open_safetensors
+
+    given: Sequence[object] = (
+        (contents,) if isinstance(contents, str | os.PathLike) else tuple(contents)
+    )
+    paths = find_files(given)
+    if is_torch_file(paths):
+        from tensorcast.client.layout import take_in_tensors
+        from tensorcast.client.torchfile import read_torch_file
+
+        yield take_in_tensors(read_torch_file(paths[0]))
+        return
+    with open_safetensors(paths) as intake:
+        yield intake
+
+
+async def _write(
+    client: AsyncClient, connection: Connection, intake: Intake, progress: Progress | None
+) -> tuple[int, Sealed]:
+    request = OpenPut(size_bytes=intake.size_bytes)
+    opened, descriptors = await connection.ask(request, PutOpened)
+    sealed = await client.run(
+        lambda stop: _fill_segment(opened, descriptors, intake, stop, progress)
+    )
+    return opened.session, sealed
+
+
+def _fill_segment(
+    opened: PutOpened,
+    descriptors: Descriptors,
+    intake: Intake,
+    stop: threading.Event,
+    progress: Progress | None,
+) -> Sealed:
+    """Maps the segment, fills it and unmaps it, so that the mover can seal it."""
+    try:
+        if len(descriptors) != 1 or opened.capacity_bytes < intake.size_bytes:
+            raise Corrupt("The mover's segment is not what was asked for.")
+        if intake.size_bytes == 0:
+            return fill(memoryview(b""), intake, is_zero=True, stop=stop, progress=progress)
+        with (
+            mmap.mmap(descriptors[0], intake.size_bytes) as segment,
+            memoryview(segment) as memory,
+        ):
+            return fill(memory, intake, is_zero=opened.is_zero, stop=stop, progress=progress)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

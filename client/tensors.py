@@ -1,0 +1,278 @@
+"""From an artifact's byte space to tensors of torch: they lie in the mapping itself, nothing is
+copied. Tensors whose bytes overlap share a storage, so tied weights come back tied.
+
+Only the functions that need torch import it. The way in is in `layout.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+from tensorcast.client.filling import THREADS_MAX
+from tensorcast.client.memory import Mapping as MemoryMapping
+from tensorcast.schema.errors import Corrupt, InvalidArgument
+from tensorcast.schema.tensors import ALIGNMENT_BYTES, TensorSpec
+from tensorcast.schema.views import Selected
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+TORCH_NAMES: dict[str, str] = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+    "C64": "complex64",
+    "F4": "float4_e2m1fn_x2",
+}
+"""The names of dtypes in safetensors and in torch. F4 holds two values in a byte: its last
+dimension counts values in safetensors, bytes in torch. The six-bit dtypes have none in torch and
+come as flat bytes."""
+
+
+@cache
+def _dtypes() -> dict[str, torch.dtype]:
+    """Those that the installed torch knows."""
+    import torch
+
+    return {
+        name: getattr(torch, torch_name)
+        for name, torch_name in TORCH_NAMES.items()
+        if hasattr(torch, torch_name)
+    }
+
+
+@cache
+def name_dtypes() -> dict[torch.dtype, str]:
+    """The names in safetensors of the dtypes that the installed torch knows."""
+    return {dtype: name for name, dtype in _dtypes().items()}
+
+
+def build_tensors(
+    memory: MemoryMapping | None, selected: Sequence[Selected], *, copy: bool = False
+) -> dict[str, torch.Tensor]:
+    """The selected tensors over mapped memory, which they keep alive; with `copy` in memory of
+    their own. Tensors whose bytes overlap share a storage either way.
+
+    Raises InvalidArgument when the installed torch does not know a dtype, Corrupt when the places
+    cannot be right.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for group in merge_overlapping(selected, _extent):
+        if len(group) == 1:
+            found[group[0].spec.name] = _build_alone(memory, group[0], copy)
+        else:
+            found.update(_build_group(memory, group, copy))
+    return {item.spec.name: found[item.spec.name] for item in selected}
+
+
+def _extent(item: Selected) -> tuple[str, int, int]:
+    extent = item.spec.extent
+    return "", extent.offset, extent.end
+
+
+def merge_overlapping(
+    items: Iterable[T], extent: Callable[[T], tuple[str, int, int]]
+) -> list[list[T]]:
+    """Items whose extents (space, start, end) overlap, together, directly or through others. One
+    without length overlaps none."""
+    groups: list[list[T]] = []
+    run: list[T] = []
+    last_space, last_end = "", -1
+    for item in sorted(items, key=extent):
+        space, start, end = extent(item)
+        if start == end:
+            groups.append([item])
+        elif run and space == last_space and start < last_end:
+            run.append(item)
+            last_end = max(last_end, end)
+        else:
+            run = [item]
+            groups.append(run)
+            last_space, last_end = space, end
+    return groups
+
+
+def _build_alone(memory: MemoryMapping | None, item: Selected, copy: bool) -> torch.Tensor:
+    import torch
+
+    spec = item.spec
+    dtype, shape = torch_form(spec)
+    if spec.size_bytes == 0 or memory is None:
+        return _cut(torch.empty(shape, dtype=dtype), item)
+    if spec.strides is not None:
+        return _build_group(memory, [item], copy)[spec.name]
+    count = spec.size_bytes // dtype.itemsize
+    tensor = torch.frombuffer(memory, dtype=dtype, count=count, offset=spec.offset)
+    part = _cut(tensor.view(shape), item)
+    return _clone(part) if copy else part
+
+
+def _build_group(
+    memory: MemoryMapping | None, group: Sequence[Selected], copy: bool
+) -> dict[str, torch.Tensor]:
+    import torch
+
+    assert memory is not None
+    start = min(item.spec.offset for item in group)
+    start -= start % ALIGNMENT_BYTES
+    size_bytes = max(item.spec.extent.end for item in group) - start
+    flat = torch.frombuffer(memory, dtype=torch.uint8, count=size_bytes, offset=start)
+    if copy:
+        flat = flat.clone()
+    found = {}
+    for item in group:
+        dtype, shape = torch_form(item.spec)
+        offset = item.spec.offset - start
+        if offset % dtype.itemsize:
+            raise Corrupt(f"Tensor {item.spec.name!r} begins within an element of another.")
+        found[item.spec.name] = _cut(
+            place_within(flat, offset, dtype, shape, item.spec.strides), item
+        )
+    return found
+
+
+def torch_form(spec: TensorSpec) -> tuple[torch.dtype, tuple[int, ...]]:
+    """The dtype and shape that a tensor has in torch. Raises InvalidArgument when the installed
+    torch does not know the dtype."""
+    import torch
+
+    if spec.dtype.startswith("F6"):
+        return torch.uint8, (spec.size_bytes,)
+    dtype = _dtypes().get(spec.dtype)
+    if dtype is None:
+        raise InvalidArgument(
+            f"Tensor {spec.name!r} is {spec.dtype}, which torch {torch.__version__} does not know.",
+            hint="Use a newer torch, or `tcctl get` to write a file.",
+        )
+    if spec.dtype == "F4":
+        if not spec.shape or spec.shape[-1] % 2:
+            raise InvalidArgument(f"Tensor {spec.name!r} of shape {spec.shape} is not in pairs.")
+        return dtype, (*spec.shape[:-1], spec.shape[-1] // 2)
+    return dtype, spec.shape
+
+
+def _cut(tensor: torch.Tensor, item: Selected) -> torch.Tensor:
+    part = item.part
+    return tensor if part is None else tensor.narrow(part.dim, part.start, part.length)
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    made = torch.empty(tensor.shape, dtype=tensor.dtype)
+    copy_bits(tensor, made)
+    return made
+
+
+def copy_into(
+    memory: MemoryMapping | None,
+    selected: Sequence[Selected],
+    targets: Mapping[str, torch.Tensor],
+    *,
+    strict: bool,
+) -> None:
+    """Copies the selected tensors into `targets`, in a few threads. Nothing is written unless all
+    names (if `strict`), dtypes and shapes fit: raises InvalidArgument for the first that does
+    not."""
+    if strict:
+        _check_names([item.spec.name for item in selected], targets)
+    wanted = [item for item in selected if item.spec.name in targets]
+    for item in wanted:
+        _check_target(item, targets[item.spec.name])
+    sources = build_tensors(memory, wanted)
+    with ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast copy") as pool:
+        copies = [pool.submit(copy_bits, source, targets[name]) for name, source in sources.items()]
+        for copied in copies:
+            copied.result()
+
+
+def _check_names(names: Sequence[str], targets: Mapping[str, torch.Tensor]) -> None:
+    for name in names:
+        if name not in targets:
+            raise InvalidArgument(
+                f"There is no target for tensor {name!r}.", hint="strict=False leaves it out."
+            )
+    known = set(names)
+    for name in targets:
+        if name not in known:
+            raise InvalidArgument(
+                f"The artifact has no tensor {name!r}.", hint="strict=False leaves it as it is."
+            )
+
+
+def _check_target(item: Selected, target: torch.Tensor) -> None:
+    import torch
+
+    name = item.spec.name
+    if not isinstance(target, torch.Tensor):
+        raise InvalidArgument(f"The target of {name!r} is no tensor.")
+    dtype, whole = torch_form(item.spec)
+    shape = item.shape if item.part is not None else whole
+    if target.is_meta or target.layout != torch.strided:
+        raise InvalidArgument(f"The target of {name!r} has no dense memory of its own.")
+    if target.dtype != dtype or tuple(target.shape) != shape:
+        raise InvalidArgument(
+            f"Tensor {name!r} is {dtype} {list(shape)}, but its target is {target.dtype} "
+            f"{list(target.shape)}.",
+            hint="Make a target that fits; nothing was written.",
+        )
+
+
+def copy_bits(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copies between tensors of one dtype and shape, bit by bit."""
+    import torch
+
+    with torch.inference_mode():
+        _as_bits(target.detach()).copy_(_as_bits(source.detach()))
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as whole numbers for the dtypes of one byte, not all of which can copy."""
+    import torch
+
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
+def place_within(
+    flat: torch.Tensor,
+    offset: int,
+    dtype: torch.dtype,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+) -> torch.Tensor:
+    """A tensor over part of the storage of `flat`, which begins `offset` bytes into it."""
+    import torch
+
+    tensor = torch.empty(0, dtype=dtype)
+    start = offset // tensor.element_size()
+    steps = _contiguous_strides(shape) if strides is None else strides
+    return tensor.set_(flat.untyped_storage(), start, tuple(shape), tuple(steps))
+
+
+def _contiguous_strides(shape: Sequence[int]) -> list[int]:
+    steps: list[int] = []
+    step = 1
+    for length in reversed(shape):
+        steps.insert(0, step)
+        step *= max(1, length)
+    return steps
