@@ -4,11 +4,15 @@ of resuming and of serving from a replica that is still filling."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 CHUNK_BYTES_MIN = 1 << 20
 CHUNKS_MAX = 16384
+
+ChunkCount = Annotated[int, Meta(ge=0, le=CHUNKS_MAX)]
 
 
 class ByteRange(msgspec.Struct, frozen=True, order=True):

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.chunks import ChunkCount, ChunkSet
 from tensorcast.schema.events import AggregateKind, Natural
 from tensorcast.schema.faults import Fault
 from tensorcast.schema.ids import (
@@ -81,7 +81,7 @@ class StartReplica(_Command, frozen=True, kw_only=True):
     node: NodeId
     tier: Tier
     epoch: Epoch
-    chunks_total: Natural
+    chunks_total: ChunkCount
 
 
 class FillReplica(_Command, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class CompleteReplica(_Command, frozen=True, kw_only=True):
     node: NodeId
     tier: Tier
     epoch: Epoch
-    chunks_total: Natural
+    chunks_total: ChunkCount
 
 
 class CorruptReplica(_Command, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.chunks import ChunkCount, ChunkSet
 from tensorcast.schema.faults import Fault
 from tensorcast.schema.ids import (
     ArtifactId,
@@ -116,7 +116,7 @@ class ReplicaStarted(_Event, frozen=True, kw_only=True):
     node: NodeId
     tier: Tier
     epoch: Epoch
-    chunks_total: Natural
+    chunks_total: ChunkCount
 
 
 class ReplicaFilled(_Event, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class ReplicaReady(_Event, frozen=True, kw_only=True):
     node: NodeId
     tier: Tier
     epoch: Epoch
-    chunks_total: Natural
+    chunks_total: ChunkCount
 
 
 class ReplicaCorrupted(_Event, frozen=True, kw_only=True):

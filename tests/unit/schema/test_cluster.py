@@ -1,0 +1,286 @@
+from contextlib import suppress
+from functools import reduce
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samples import BEGIN, N1, N2, artifact_id, event_id, manifest, record, record_all
+from strategies import chunk_sets, values
+from tensorcast.schema import cluster, codec, commands
+from tensorcast.schema.aggregates.key import KeyStatus
+from tensorcast.schema.aggregates.lease import LeaseStatus
+from tensorcast.schema.aggregates.operation import OPEN
+from tensorcast.schema.cluster import ClusterView, decide, place, project
+from tensorcast.schema.envelope import Draft, Recorded
+from tensorcast.schema.errors import Rejected, TensorCastError
+from tensorcast.schema.events import (
+    EVENT_TYPES,
+    ArtifactPinned,
+    ArtifactSealed,
+    KeyMoved,
+    KeyRemoved,
+    UnknownEvent,
+    aggregate_of,
+)
+from tensorcast.schema.faults import Fault, FaultKind
+from tensorcast.schema.ids import Seq, Tier, replica_id
+from tensorcast.schema.work import Evict, Materialize, Persist
+
+A, B = artifact_id("a"), artifact_id("b")
+CHUNKS = 3
+SEALED = ArtifactSealed(artifact=A, kind="weights", manifest=manifest(CHUNKS))
+
+
+# ---- any intent of a small cluster -----------------------------------------------------------
+
+ARTIFACTS = st.sampled_from([A, B])
+NODES = st.sampled_from([N1, N2])
+EPOCHS = st.integers(1, 3)
+KEYS = st.sampled_from(["k1", "k2"])
+LEASES = st.sampled_from(["l1", "l2"])
+OPERATIONS = st.sampled_from(["op-1", "op-2", "op-3"])
+TIERS = st.sampled_from(Tier)
+REPLICAS = st.builds(replica_id, ARTIFACTS, NODES, TIERS)
+FAULTS = st.just(Fault(kind=FaultKind.UNAVAILABLE, detail="gone"))
+WORK = (
+    st.builds(Materialize, artifact=ARTIFACTS)
+    | st.builds(Persist, artifact=ARTIFACTS)
+    | st.builds(Evict, artifact=ARTIFACTS, tier=TIERS)
+)
+FIELDS = {
+    "artifact": ARTIFACTS,
+    "kind": st.just("weights"),
+    "manifest": st.just(manifest(CHUNKS)),
+    "labels": st.just({}),
+    "nodes": st.lists(NODES, max_size=2).map(tuple),
+    "node": NODES,
+    "tier": TIERS,
+    "replicas": st.lists(REPLICAS, max_size=2).map(tuple),
+    "key": KEYS,
+    "expect": st.none() | ARTIFACTS,
+    "replica": REPLICAS,
+    "epoch": EPOCHS,
+    "chunks": chunk_sets(CHUNKS),
+    "chunks_total": st.just(CHUNKS),
+    "detail": st.just("d"),
+    "reason": st.just("r"),
+    "operation": OPERATIONS,
+    "work": WORK,
+    "policy": st.just("replicate"),
+    "bytes_moved": st.integers(0, 9),
+    "transports": st.just({"tcp": 1}),
+    "fault": FAULTS,
+    "attempt": st.none() | st.integers(1, 4),
+    "address": st.just("h:1"),
+    "tiers": st.just({Tier.DRAM: 9}),
+    "silent_s": st.just(5.0),
+    "needed_bytes": st.integers(0, 9),
+    "candidates": st.just(()),
+    "lease": LEASES,
+    "holder": st.just("user:ada@desk"),
+    "ttl_s": st.just(30.0),
+    "last_seen": st.just(BEGIN),
+}
+
+
+def intents(cls):
+    """Any command of a class about the few names above."""
+    special = {"transports": st.just(("tcp",))} if cls is commands.JoinNode else {}
+    return st.builds(cls, **{f: special.get(f, FIELDS[f]) for f in cls.__struct_fields__})
+
+
+COMMANDS = st.sampled_from(commands.Command.__args__).flatmap(intents)
+
+
+def same_replica(command):
+    """Whether a replica command that carries the identity of its replica tells the truth."""
+    if isinstance(command, commands.StartReplica | commands.CompleteReplica):
+        return command.replica == replica_id(command.artifact, command.node, command.tier)
+    return True
+
+
+HISTORIES = st.lists(COMMANDS.filter(same_replica), max_size=40)
+
+
+def run(history):
+    """The log that comes of some commands, and the view after each of its events."""
+    view, log = ClusterView(), []
+    for command in history:
+        try:
+            events, expected = decide(view, command)
+        except TensorCastError:
+            continue
+        for event in events:
+            log.append(record(event, len(log) + 1, cause=event_id(expected)))
+            view = project(view, log[-1])
+    return view, log
+
+
+def grouped(pairs):
+    found = {}
+    for at, member in pairs:
+        found.setdefault(at, set()).add(member)
+    return {at: frozenset(members) for at, members in found.items()}
+
+
+# ---- what holds for every history ------------------------------------------------------------
+
+
+@given(HISTORIES)
+def test_what_is_decided_can_always_be_folded(history):
+    view, log = run(history)
+    assert view.skipped == 0
+    assert view.at == len(log)
+
+
+@given(HISTORIES)
+def test_the_indexes_say_what_the_states_say(history):
+    view, _ = run(history)
+    replicas, keys, leases = view.replicas.values(), view.keys.values(), view.leases.values()
+    operations = view.operations.values()
+    assert dict(view.replicas_by_artifact) == grouped((r.artifact, r.id) for r in replicas)
+    assert dict(view.replicas_by_node) == grouped((r.node, r.id) for r in replicas)
+    assert dict(view.keys_by_artifact) == grouped(
+        (k.artifact, k.key) for k in keys if k.status is KeyStatus.SET
+    )
+    assert dict(view.leases_by_artifact) == grouped(
+        (x.artifact, x.id) for x in leases if x.status is LeaseStatus.HELD
+    )
+    assert dict(view.operations_by_artifact) == grouped((o.work.artifact, o.id) for o in operations)
+    assert view.open_operations == {o.id for o in operations if o.status in OPEN}
+
+
+@given(HISTORIES)
+def test_a_view_can_be_put_together_from_its_states(history):
+    view, _ = run(history)
+    maps = (view.artifacts, view.keys, view.replicas, view.operations, view.nodes, view.leases)
+    states = [state for one in maps for state in one.values()]
+    assert reduce(place, states, ClusterView(at=view.at)) == view
+
+
+@given(HISTORIES, st.data())
+def test_redelivery_changes_nothing(history, data):
+    view, log = run(history)
+    repeats = data.draw(st.lists(st.sampled_from(log), max_size=5)) if log else []
+    assert reduce(project, repeats, view) is view
+
+
+@given(HISTORIES)
+def test_a_fold_from_bytes_is_the_same_view(history):
+    """What a restart reads back is what the process knew."""
+    view, log = run(history)
+    payloads = [codec.encode(to_draft(recorded)) for recorded in log]
+    again = [codec.decode(payload, Seq(i)) for i, payload in enumerate(payloads, 1)]
+    assert reduce(project, again, ClusterView()) == view
+
+
+def to_draft(recorded):
+    return Draft(
+        id=recorded.id,
+        at=recorded.at,
+        actor=recorded.actor,
+        cause=recorded.cause,
+        event=recorded.event,
+    )
+
+
+@given(HISTORIES, st.integers(0, 40))
+def test_a_view_is_kept_at_no_cost_and_never_changes(history, cut):
+    _, log = run(history)
+    early = reduce(project, log[:cut], ClusterView())
+    kept = msgspec.structs.asdict(early)
+    reduce(project, log[cut:], early)
+    assert msgspec.structs.asdict(early) == kept
+
+
+@given(HISTORIES, COMMANDS.filter(same_replica))
+def test_a_decision_names_the_version_that_it_saw(history, command):
+    view, log = run(history)
+    try:
+        _, expected = decide(view, command)
+    except TensorCastError:
+        return
+    kind, aggregate = commands.aggregate_of(command)
+    own = [r.seq for r in log if (kind, aggregate) == aggregate_of(r.event)]
+    assert expected == (own[-1] if own else 0)
+
+
+REPEATABLE = (
+    commands.RequestReplicas,
+    commands.RequestVerification,
+    commands.DrainNode,
+    commands.ReportPressure,
+    commands.RetryOperation,
+)
+
+
+@given(HISTORIES, COMMANDS.filter(lambda c: same_replica(c) and not isinstance(c, REPEATABLE)))
+def test_a_repeated_command_leads_to_no_event(history, command):
+    """Duplicates and redelivery need no code of their own; asking again is the exception."""
+    before, _ = run(history)
+    try:
+        decide(before, command)
+    except TensorCastError:
+        return
+    view, _ = run([*history, command])
+    with suppress(Rejected):
+        assert decide(view, command)[0] == ()
+
+
+# ---- single facts ----------------------------------------------------------------------------
+
+
+def test_an_event_that_cannot_follow_is_counted_and_skipped():
+    view = project(ClusterView(), record(ArtifactPinned(artifact=A)))
+    assert (view.skipped, view.at, len(view.artifacts)) == (1, 1, 0)
+
+
+def test_an_event_of_a_newer_release_only_moves_the_position():
+    unknown = UnknownEvent(type="plan.applied", v=1, data=msgspec.Raw(b"{}"))
+    view = project(ClusterView(), record(SEALED))
+    recorded = Recorded(
+        seq=2, id=event_id(2), type="plan.applied", v=1, at=BEGIN, actor="timers", event=unknown
+    )
+    after = project(view, recorded)
+    assert after == msgspec.structs.replace(view, at=2)
+
+
+def test_a_key_that_moves_leaves_its_old_artifact():
+    moves = (
+        KeyMoved(key="k", artifact=A, previous=None, version=1),
+        KeyMoved(key="k", artifact=B, previous=A, version=2),
+        KeyRemoved(key="k", previous=B, version=3),
+    )
+    views = [reduce(project, record_all(moves[:n]), ClusterView()) for n in range(1, 4)]
+    assert [dict(v.keys_by_artifact) for v in views] == [
+        {A: frozenset({"k"})},
+        {B: frozenset({"k"})},
+        {},
+    ]
+
+
+def test_an_artifact_keeps_its_other_keys():
+    moves = (
+        KeyMoved(key="k1", artifact=A, previous=None, version=1),
+        KeyMoved(key="k2", artifact=A, previous=None, version=1),
+        KeyRemoved(key="k1", previous=A, version=2),
+    )
+    assert dict(reduce(project, record_all(moves), ClusterView()).keys_by_artifact) == {
+        A: frozenset({"k2"})
+    }
+
+
+@pytest.mark.parametrize("cls", EVENT_TYPES.values())
+@given(data=st.data())
+def test_any_event_can_meet_any_view(cls, data):
+    """It follows or it is skipped; whatever it holds, the fold never stops."""
+    view, log = run(data.draw(HISTORIES))
+    after = project(view, record(data.draw(values(cls)), len(log) + 1))
+    assert after.at == len(log) + 1
+
+
+def test_evolve_gives_the_state_alone():
+    state = cluster.evolve(ClusterView(), record(SEALED), SEALED)
+    assert state.id == A
