@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cluster import Cluster, running_cluster
+import tensorcast as tc
+from cluster import TCCTL, Cluster, running_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
