@@ -6,6 +6,7 @@ not point to an artifact that does not exist, a request may not name a node that
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import assert_never
 
 import msgspec
@@ -94,9 +95,7 @@ def admit(view: ClusterView, command: Command, *, force: bool = False) -> tuple[
         case RequestVerification():
             return (_verification(view, command),)
         case MoveKey():
-            artifact = _existing(view, command.artifact)
-            key = parse_key(command.key)
-            return (msgspec.structs.replace(command, key=key, artifact=artifact),)
+            return (_move(view, command),)
         case CancelOperation() | RetryOperation():
             operation = resolve_operation(view, command.operation)
             return (msgspec.structs.replace(command, operation=operation),)
@@ -123,6 +122,17 @@ def _existing(view: ClusterView, text: str) -> ArtifactId:
     return artifact
 
 
+def _move(view: ClusterView, command: MoveKey) -> MoveKey:
+    """`expect` may be the beginning of an id too; what nobody knows is left to the comparison."""
+    expect = command.expect
+    if expect is not None:
+        with suppress(NotFound):
+            expect = resolve_artifact(view, expect)
+    return MoveKey(
+        key=parse_key(command.key), artifact=_existing(view, command.artifact), expect=expect
+    )
+
+
 def _removal(view: ClusterView, artifact: ArtifactId, force: bool) -> tuple[Command, ...]:
     keys = sorted(view.keys_by_artifact.get(artifact, ()))
     if keys and not force:
@@ -131,6 +141,12 @@ def _removal(view: ClusterView, artifact: ArtifactId, force: bool) -> tuple[Comm
         raise Rejected(
             f"{'Key' if len(keys) == 1 else 'Keys'} {named} {point} to artifact {artifact}.",
             hint="Remove or move the keys first, or use --force to remove them with it.",
+            artifact=artifact,
+        )
+    if view.leases_by_artifact.get(artifact) and not force:
+        raise Rejected(
+            f"Somebody holds a lease on artifact {artifact}.",
+            hint="Wait until it ends, or use --force: its replicas then go when the lease ends.",
             artifact=artifact,
         )
     return (

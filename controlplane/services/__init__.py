@@ -1,1 +1,1 @@
-"""The shells of the control plane: each is one loop around pure functions of `core` and `schema`."""
+"""The shells: each is a loop that waits, asks `core` or `schema` what follows, and does it."""

@@ -1,0 +1,155 @@
+"""The API: one NATS request for each verb, answered by any of the control planes that run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from tensorcast.controlplane.services import api_history, api_live, api_waits
+from tensorcast.controlplane.services.api_commands import run_command
+from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.api_status import show_status
+from tensorcast.schema.api import (
+    Ask,
+    AuditQuery,
+    Browse,
+    Execute,
+    ReplayQuery,
+    Show,
+    WaitOperation,
+    WaitReplicas,
+    reply_error,
+    reply_ok,
+)
+from tensorcast.schema.errors import (
+    ErrorBody,
+    InvalidArgument,
+    OutOfCapacity,
+    TensorCastError,
+    to_body,
+)
+from tensorcast.schema.subjects import api_queue, api_subject
+
+REQUESTS_MAX = 512
+"""Most requests under way at once; one more is told to come again."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a verb is answered: what its request must be, and who answers it."""
+
+    request: msgspec.json.Decoder[msgspec.Struct]
+    answer: Callable[..., Awaitable[object]]
+
+
+def _route(request: type[msgspec.Struct], answer: Callable[..., Awaitable[object]]) -> Route:
+    return Route(msgspec.json.Decoder(request), answer)
+
+
+ROUTES = {
+    "execute": _route(Execute, run_command),
+    "artifact.list": _route(Browse, api_live.list_artifacts),
+    "artifact.show": _route(Show, api_live.show_artifact),
+    "artifact.tensors": _route(Show, api_live.show_tensors),
+    "artifact.history": _route(AuditQuery, api_history.artifact_history),
+    "key.list": _route(Browse, api_live.list_keys),
+    "key.show": _route(Show, api_history.show_key),
+    "operation.list": _route(Browse, api_live.list_operations),
+    "operation.show": _route(Show, api_live.show_operation),
+    "operation.wait": _route(WaitOperation, api_waits.wait_operation),
+    "replicas.wait": _route(WaitReplicas, api_waits.wait_replicas),
+    "node.list": _route(Browse, api_live.list_nodes),
+    "node.show": _route(Show, api_live.show_node),
+    "audit.log": _route(AuditQuery, api_history.audit_log),
+    "replay": _route(ReplayQuery, api_history.replay),
+    "status": _route(Ask, show_status),
+}
+
+
+async def run_api(nats: Client, desk: Desk, *, serving: Callable[[], None] = lambda: None) -> None:
+    """Answers requests for ever; calls `serving` once it listens. A request that makes no sense
+    gets InvalidArgument, and none ends the service."""
+    prefix = api_subject(desk.cluster, "")
+    async with asyncio.TaskGroup() as tasks:
+        under_way: set[asyncio.Task[None]] = set()
+
+        async def on_request(message: Msg) -> None:
+            verb = message.subject.removeprefix(prefix)
+            if len(under_way) >= REQUESTS_MAX:
+                busy = OutOfCapacity("The control plane is busy.", hint="Try again in a moment.")
+                await _respond(message, reply_error(to_body(busy)))
+                return
+            task = tasks.create_task(_serve(nats, desk, verb, message))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
+        subscription = await nats.subscribe(
+            api_subject(desk.cluster, ">"), queue=api_queue(desk.cluster), cb=on_request
+        )
+        await nats.flush()
+        serving()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if nats.is_connected:
+                await subscription.unsubscribe()
+
+
+async def _serve(nats: Client, desk: Desk, verb: str, message: Msg) -> None:
+    reply = await answer(desk, verb, message.data)
+    if len(reply) > nats.max_payload:
+        error = OutOfCapacity(
+            f"The answer has {len(reply)} bytes; the NATS server carries {nats.max_payload}.",
+            hint="Ask for less, or raise max_payload in the server's configuration.",
+        )
+        reply = reply_error(to_body(error))
+    await _respond(message, reply)
+
+
+async def _respond(message: Msg, payload: bytes) -> None:
+    if not message.reply:
+        return
+    try:
+        await message.respond(payload)
+    except NatsError as error:
+        _logger.warning("an answer to %s could not be sent: %s", message.subject, error)
+
+
+async def answer(desk: Desk, verb: str, payload: bytes) -> bytes:
+    """The reply to one request, whatever it holds. Never raises but for cancellation."""
+    try:
+        route = ROUTES.get(verb)
+        if route is None:
+            raise InvalidArgument(
+                f"The control plane knows no verb {verb!r}.", hint=f"Known: {', '.join(ROUTES)}."
+            )
+        request = _parse(route, verb, payload)
+        return reply_ok(await route.answer(desk, request))
+    except TensorCastError as error:
+        return reply_error(to_body(error))
+    except Exception:
+        _logger.exception("request %r failed", verb)
+        body = ErrorBody(
+            code="error",
+            message=f"The control plane failed at {verb!r}.",
+            hint="Its log has the details.",
+        )
+        return reply_error(body)
+
+
+def _parse(route: Route, verb: str, payload: bytes) -> msgspec.Struct:
+    try:
+        return route.request.decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArgument(
+            f"The request {verb!r} cannot be read: {error}.",
+            hint="Client and control plane may be of different releases.",
+        ) from error

@@ -1,0 +1,79 @@
+"""What the handlers of the API work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.controlplane.store.queries import About
+from tensorcast.log.follower import Follower
+from tensorcast.log.port import Cursors
+from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, EventInfo
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.envelope import Draft
+from tensorcast.schema.errors import Timeout
+from tensorcast.schema.ids import Seq
+
+AFTER_S_MAX = 10.0
+"""A request is answered at most so long after it named an event that has not been seen yet."""
+
+
+class History(Protocol):
+    """What is asked of the events in Postgres. Every method raises Unavailable while it is away."""
+
+    async def committed_seq(self) -> Seq:
+        """Position of the last committed event; 0 when there is none."""
+        ...
+
+    async def wait_committed(self, seq: Seq, timeout_s: float) -> Seq:
+        """As `committed_seq`, once `seq` is committed. Raises Timeout."""
+        ...
+
+    async def find_events(self, query: AuditQuery, about: About | None) -> tuple[EventInfo, ...]:
+        """The events that match, in the order of the log; `about` stands for `query.what`."""
+        ...
+
+    async def seq_at(self, moment: datetime) -> Seq:
+        """Position of the last event that is not later than `moment`; 0 when there is none."""
+        ...
+
+    async def view_at(self, seq: Seq) -> ClusterView:
+        """The fold of the events up to `seq`."""
+        ...
+
+
+class Appender(Protocol):
+    """Where commands end: a log, or a writer in front of it."""
+
+    async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]: ...
+
+    async def last_seq(self) -> Seq: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """Everything that a handler may ask or write to."""
+
+    cluster: str
+    writer: Appender
+    follower: Follower
+    cursors: Cursors
+    history: History
+    heartbeats: Heartbeats
+
+    async def view_after(self, seq: Seq) -> ClusterView:
+        """The view once it includes event `seq`. Raises Timeout."""
+        return await self.follower.wait_for(seq, AFTER_S_MAX)
+
+    async def view_when(
+        self, predicate: Callable[[ClusterView], bool], timeout_s: float
+    ) -> ClusterView:
+        """The first view that `predicate` accepts, or the one after `timeout_s` (at most
+        `WAIT_S_MAX`)."""
+        try:
+            return await self.follower.wait_until(predicate, min(max(0.0, timeout_s), WAIT_S_MAX))
+        except Timeout:
+            return self.follower.view

@@ -1,0 +1,165 @@
+"""Verbs that Postgres answers: what happened, and how it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from tensorcast.controlplane.core.names import (
+    resolve_artifact,
+    resolve_operation,
+)
+from tensorcast.controlplane.services.api_answers import describe_key
+from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
+from tensorcast.controlplane.services.api_live import require_key
+from tensorcast.controlplane.services.api_replay import summarize
+from tensorcast.controlplane.store.queries import About
+from tensorcast.schema.api import (
+    LIST_MAX,
+    AuditQuery,
+    EventInfo,
+    KeyInfo,
+    KeyMove,
+    ReplayInfo,
+    ReplayQuery,
+    Show,
+)
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.codec import decode_event
+from tensorcast.schema.errors import InvalidArgument, NotFound, Timeout, Unavailable
+from tensorcast.schema.events import AggregateKind, KeyMoved, KeyRemoved
+from tensorcast.schema.ids import ArtifactId, Key, LeaseId, NodeId, OperationId, ReplicaId, Seq
+
+PAGE_BYTES_MAX = 4 << 20
+ENVELOPE_BYTES = 512
+
+
+# ---- audit -----------------------------------------------------------------------------------
+
+
+async def audit_log(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
+    """The events that match, in the order of the log."""
+    view = await desk.view_after(request.after)
+    about = identify(view, request.what) if request.what else None
+    artifact = resolve_artifact(view, request.artifact) if request.artifact else None
+    query = msgspec.structs.replace(_checked(request), artifact=artifact)
+    await desk.history.wait_committed(request.after, AFTER_S_MAX)
+    return _page(await desk.history.find_events(query, about), newest=query.newest)
+
+
+async def artifact_history(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
+    """Every event about one artifact, its replicas, operations, leases and keys."""
+    what = request.artifact or request.what
+    if not what:
+        raise InvalidArgument("No artifact is named.", hint="Give a key or an id.")
+    view = await desk.view_after(request.after)
+    artifact = resolve_artifact(view, what)
+    query = msgspec.structs.replace(_checked(request), artifact=artifact, what=None)
+    await desk.history.wait_committed(
+        max(request.after, view.artifacts[artifact].version), AFTER_S_MAX
+    )
+    return _page(await desk.history.find_events(query, None), newest=query.newest)
+
+
+def identify(view: ClusterView, what: str) -> About:
+    """The one thing that a name stands for: a key (also a removed one), an artifact, operation,
+    node, lease or replica, or the beginning of the id of an artifact or operation. Raises NotFound
+    or InvalidArgument."""
+    exact = (
+        (AggregateKind.KEY, Key(what) in view.keys),
+        (AggregateKind.ARTIFACT, ArtifactId(what) in view.artifacts),
+        (AggregateKind.OPERATION, OperationId(what) in view.operations),
+        (AggregateKind.NODE, NodeId(what) in view.nodes),
+        (AggregateKind.LEASE, LeaseId(what) in view.leases),
+        (AggregateKind.REPLICA, ReplicaId(what) in view.replicas),
+    )
+    for kind, is_known in exact:
+        if is_known:
+            return About(kind, what)
+    try:
+        return About(AggregateKind.ARTIFACT, resolve_artifact(view, what))
+    except NotFound:
+        pass
+    try:
+        return About(AggregateKind.OPERATION, resolve_operation(view, what))
+    except NotFound:
+        raise NotFound(
+            f"Nothing is called {what!r}: no key, artifact, operation, node, lease or replica.",
+            hint="`tcctl artifact ls`, `key ls`, `op ls` and `node ls` show what there is.",
+        ) from None
+
+
+def _checked(query: AuditQuery) -> AuditQuery:
+    if query.limit < 1:
+        raise InvalidArgument(
+            f"A limit of {query.limit} makes no sense.", hint="Ask for 1 or more."
+        )
+    return msgspec.structs.replace(query, limit=min(query.limit, LIST_MAX))
+
+
+def _page(events: Sequence[EventInfo], *, newest: bool) -> tuple[EventInfo, ...]:
+    """The events as far as one answer can carry them; at least one. Whoever asks for all goes on
+    after the last one until a page is empty."""
+    page: list[EventInfo] = []
+    size_bytes = 0
+    for info in reversed(events) if newest else events:
+        size_bytes += len(bytes(info.data)) + ENVELOPE_BYTES
+        if page and size_bytes > PAGE_BYTES_MAX:
+            break
+        page.append(info)
+    return tuple(reversed(page)) if newest else tuple(page)
+
+
+# ---- keys ------------------------------------------------------------------------------------
+
+
+async def show_key(desk: Desk, request: Show) -> KeyInfo:
+    """A key and where it pointed before, the oldest first. While Postgres is away the answer has
+    no history: what the key points to must be known without it."""
+    view = await desk.view_after(request.after)
+    key = require_key(view, request.what)
+    about = About(AggregateKind.KEY, key.key)
+    try:
+        await desk.history.wait_committed(key.version, AFTER_S_MAX)
+        events = await desk.history.find_events(AuditQuery(newest=True), about)
+    except (Unavailable, Timeout):
+        events = ()
+    return describe_key(key, tuple(move for move in map(_move, events) if move))
+
+
+def _move(info: EventInfo) -> KeyMove | None:
+    event = decode_event(info.type, info.v, info.data)
+    if not isinstance(event, KeyMoved | KeyRemoved):
+        return None
+    artifact = event.artifact if isinstance(event, KeyMoved) else None
+    return KeyMove(artifact=artifact, at=info.at, actor=info.actor, seq=info.seq)
+
+
+# ---- replay ----------------------------------------------------------------------------------
+
+
+async def replay(desk: Desk, request: ReplayQuery) -> ReplayInfo:
+    """The fold of all events up to a position or a time. Raises InvalidArgument for one that is
+    not there yet."""
+    seq = await _target(desk, request.to_seq, request.to_time)
+    view = await desk.history.view_at(seq)
+    return summarize(view, kind=request.kind, what=request.what)
+
+
+async def _target(desk: Desk, seq: Seq | None, moment: datetime | None) -> Seq:
+    if (seq is None) == (moment is None):
+        raise InvalidArgument("Say either a position or a time.", hint="As in --to 42.")
+    if moment is not None:
+        if moment.tzinfo is None:
+            raise InvalidArgument("The time has no zone.", hint="As in 2026-01-31T12:00:00Z.")
+        return await desk.history.seq_at(moment)
+    assert seq is not None
+    if seq < 0:
+        raise InvalidArgument(f"{seq} is not a position in the log.", hint="They count from 1.")
+    last = await desk.writer.last_seq()
+    if seq > last:
+        raise InvalidArgument(f"There is no event {seq} yet.", hint=f"The last one is {last}.")
+    await desk.history.wait_committed(seq, AFTER_S_MAX)
+    return seq

@@ -1,0 +1,164 @@
+"""Verbs that the live view answers: what there is now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from tensorcast.controlplane.core.names import (
+    find_key,
+    resolve_artifact,
+    resolve_node,
+    resolve_operation,
+)
+from tensorcast.controlplane.core.view import LIVE, replicas_of
+from tensorcast.controlplane.services.api_answers import (
+    describe_artifact,
+    describe_key,
+    describe_node,
+    describe_nodes,
+    describe_operation,
+    describe_tensors,
+)
+from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
+from tensorcast.schema.aggregates.key import KeyState, KeyStatus
+from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.aggregates.operation import Operation, OperationStatus
+from tensorcast.schema.api import (
+    LIST_MAX,
+    ArtifactInfo,
+    Browse,
+    KeyInfo,
+    NodeInfo,
+    OperationInfo,
+    Show,
+    TensorInfo,
+)
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.ids import NodeId
+
+ALL = "all"
+T = TypeVar("T")
+
+
+# ---- one -------------------------------------------------------------------------------------
+
+
+async def show_artifact(desk: Desk, request: Show) -> ArtifactInfo:
+    view = await desk.view_after(request.after)
+    return describe_artifact(view, view.artifacts[resolve_artifact(view, request.what)])
+
+
+async def show_tensors(desk: Desk, request: Show) -> tuple[TensorInfo, ...]:
+    view = await desk.view_after(request.after)
+    artifact = view.artifacts[resolve_artifact(view, request.what)]
+    return describe_tensors(artifact.manifest.index)
+
+
+async def show_operation(desk: Desk, request: Show) -> OperationInfo:
+    view = await desk.view_after(request.after)
+    return describe_operation(view, view.operations[resolve_operation(view, request.what)])
+
+
+async def show_node(desk: Desk, request: Show) -> NodeInfo:
+    view = await desk.view_after(request.after)
+    return describe_node(view, view.nodes[resolve_node(view, request.what)])
+
+
+def require_key(view: ClusterView, text: str) -> KeyState:
+    """The key of this name, if it points to something now. Raises NotFound."""
+    found = find_key(view, text)
+    if found is None:
+        raise NotFound(f"There is no key {text!r}.", hint="`tcctl key ls` shows what there is.")
+    return found
+
+
+# ---- many ------------------------------------------------------------------------------------
+
+
+async def list_artifacts(desk: Desk, request: Browse) -> tuple[ArtifactInfo, ...]:
+    """The artifacts that are not removed (or those of `status`; `all` for all), the last sealed
+    first; those with a replica on `node`."""
+    view = await desk.view_after(request.after)
+    wanted = _parse_status(request.status or ArtifactStatus.SEALED, ArtifactStatus)
+    found = (
+        artifact
+        for artifact in view.artifacts.values()
+        if wanted in (ALL, artifact.status) and _is_on(view, artifact, request.node)
+    )
+    newest = _newest(found, lambda artifact: artifact.sealed_at.timestamp(), request.limit)
+    return tuple(describe_artifact(view, artifact) for artifact in newest)
+
+
+def _is_on(view: ClusterView, artifact: Artifact, node: NodeId | None) -> bool:
+    return node is None or any(
+        replica.node == node and replica.status in LIVE
+        for replica in replicas_of(view, artifact.id)
+    )
+
+
+async def list_keys(desk: Desk, request: Browse) -> tuple[KeyInfo, ...]:
+    """The keys that point to something (or those of `status`), the last moved first; those of one
+    artifact."""
+    view = await desk.view_after(request.after)
+    wanted = _parse_status(request.status or KeyStatus.SET, KeyStatus)
+    artifact = resolve_artifact(view, request.artifact) if request.artifact else None
+    found = (
+        key
+        for key in view.keys.values()
+        if wanted in (ALL, key.status) and artifact in (None, key.artifact)
+    )
+    return tuple(map(describe_key, _newest(found, lambda key: key.version, request.limit)))
+
+
+async def list_operations(desk: Desk, request: Browse) -> tuple[OperationInfo, ...]:
+    """The operations, the last issued first; of one status, node or artifact."""
+    view = await desk.view_after(request.after)
+    wanted = _parse_status(request.status or ALL, OperationStatus)
+    found = (
+        operation
+        for operation in _operations(view, request.artifact)
+        if wanted in (ALL, operation.status) and request.node in (None, operation.node)
+    )
+    newest = _newest(found, lambda operation: operation.issued_at.timestamp(), request.limit)
+    return tuple(describe_operation(view, operation) for operation in newest)
+
+
+def _operations(view: ClusterView, artifact: str | None) -> Iterator[Operation]:
+    if artifact is None:
+        yield from view.operations.values()
+        return
+    for name in view.operations_by_artifact.get(resolve_artifact(view, artifact), ()):
+        yield view.operations[name]
+
+
+async def list_nodes(desk: Desk, request: Browse) -> tuple[NodeInfo, ...]:
+    """All nodes that ever joined (or those of `status`), by name."""
+    view = await desk.view_after(request.after)
+    wanted = _parse_status(request.status or ALL, NodeStatus)
+    found = (node for node in describe_nodes(view) if wanted in (ALL, node.state))
+    return tuple(found)[: _limit(request.limit)]
+
+
+def _newest(found: Iterable[T], age: Callable[[T], float], limit: int) -> list[T]:
+    return sorted(found, key=age, reverse=True)[: _limit(limit)]
+
+
+def _limit(limit: int) -> int:
+    if limit < 1:
+        raise InvalidArgument(f"A limit of {limit} makes no sense.", hint="Ask for 1 or more.")
+    return min(limit, LIST_MAX)
+
+
+def _parse_status(
+    text: str,
+    statuses: type[ArtifactStatus] | type[KeyStatus] | type[OperationStatus] | type[NodeStatus],
+) -> str:
+    known = [status.value for status in statuses]
+    if text != ALL and text not in known:
+        raise InvalidArgument(
+            f"{text!r} is not a status.", hint=f"Use one of {', '.join(known)}, or all."
+        )
+    return text

@@ -1,0 +1,35 @@
+"""The history that the API asks, in Postgres."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tensorcast.controlplane.store import queries
+from tensorcast.controlplane.store.queries import About
+from tensorcast.schema.api import AuditQuery, EventInfo
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.ids import Seq
+
+
+class PostgresHistory:
+    """Keeps the contract of `History` on an engine, which stays the caller's."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def committed_seq(self) -> Seq:
+        return await queries.committed_seq(self._engine)
+
+    async def wait_committed(self, seq: Seq, timeout_s: float) -> Seq:
+        return await queries.wait_committed(self._engine, seq, timeout_s)
+
+    async def find_events(self, query: AuditQuery, about: About | None) -> tuple[EventInfo, ...]:
+        return await queries.find_events(self._engine, query, about=about)
+
+    async def seq_at(self, moment: datetime) -> Seq:
+        return await queries.seq_at(self._engine, moment)
+
+    async def view_at(self, seq: Seq) -> ClusterView:
+        return await queries.view_at(self._engine, seq)

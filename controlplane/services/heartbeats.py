@@ -1,0 +1,75 @@
+"""Who has been heard of lately: heartbeats of movers and renewals of leases.
+
+Neither is an event: both are core NATS messages, and only their absence enters the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import unquote
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tensorcast.schema.api import TierInfo
+from tensorcast.schema.ids import Epoch, LeaseId, NodeId, Tier
+from tensorcast.schema.subjects import heartbeats, renewals
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What a mover says of itself: the life that it is in, and what its tiers hold, in bytes."""
+
+    epoch: Epoch
+    tiers: dict[Tier, TierInfo] = {}
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The last heartbeat of a node, and when it came on the clock of `Heartbeats`, in seconds."""
+
+    at_s: float
+    heartbeat: Heartbeat
+
+
+class Heartbeats:
+    """Collects heartbeats and renewals of one cluster. `clock` counts seconds, never backwards."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.nodes: dict[NodeId, Heard] = {}
+        self.leases: dict[LeaseId, float] = {}
+
+    def hear_node(self, node: NodeId, payload: bytes) -> None:
+        """Notes a heartbeat. Anything else on the subject is ignored."""
+        try:
+            heartbeat = msgspec.json.decode(payload, type=Heartbeat)
+        except msgspec.MsgspecError:
+            return
+        self.nodes[node] = Heard(self.clock(), heartbeat)
+
+    def hear_lease(self, lease: LeaseId) -> None:
+        """Notes a renewal."""
+        self.leases[lease] = self.clock()
+
+    def forget_leases(self, held: frozenset[LeaseId]) -> None:
+        """Keeps only the leases that are held: anybody may send renewals."""
+        for lease in self.leases.keys() - held:
+            del self.leases[lease]
+
+    async def run(self, nats: Client, cluster: str) -> None:
+        """Listens for ever."""
+
+        async def on_heartbeat(message: Msg) -> None:
+            self.hear_node(NodeId(_last_token(message.subject)), message.data)
+
+        async def on_renewal(message: Msg) -> None:
+            self.hear_lease(LeaseId(unquote(_last_token(message.subject))))
+
+        await nats.subscribe(heartbeats(cluster), cb=on_heartbeat)
+        await nats.subscribe(renewals(cluster), cb=on_renewal)
+        await asyncio.Event().wait()
+
+
+def _last_token(subject: str) -> str:
+    return subject.rsplit(".", 1)[-1]

@@ -1,0 +1,118 @@
+"""The scheduler: every event, seen in the view right after it, is put to the policies, and what
+they decide is carried out. Any number may run: the same decision has the same id, so the first
+append wins and the others find that it is so already.
+
+Reactions are carried out one event after the other, so that each decision is checked against a
+view that includes all decisions before it, also those of other schedulers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from tensorcast.controlplane.core.decisions import Decision, decide_reactions, is_right
+from tensorcast.controlplane.services.api_desk import Appender
+from tensorcast.controlplane.services.retries import Retries
+from tensorcast.log.execute import execute
+from tensorcast.log.follower import Follower
+from tensorcast.log.port import APPEND_EVENTS_MAX, Cursors, Log, read_records
+from tensorcast.schema.cluster import ClusterView, project
+from tensorcast.schema.commands import Command
+from tensorcast.schema.envelope import Recorded
+from tensorcast.schema.errors import Conflict, TensorCastError, Unavailable
+from tensorcast.schema.ids import Seq
+
+READER = "scheduler"
+CURSOR_PERIOD_S = 1.0
+PAUSE_S = 0.5
+FOLLOW_S_MAX = 60.0
+COMMANDS_MAX = APPEND_EVENTS_MAX
+_logger = logging.getLogger(__name__)
+
+
+async def run_scheduler(
+    log: Log, writer: Appender, cursors: Cursors, *, follower: Follower
+) -> None:
+    """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
+    (its `run` is the caller's); commands are decided on its view. Raises Corrupt for bytes that
+    are no event."""
+    scheduler = Scheduler(writer, follower, reacted=await cursors.load(READER))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_store_cursor(scheduler, cursors))
+        tasks.create_task(scheduler.retries.run())
+        async for batch in read_records(log, after=Seq(0)):
+            for recorded in batch:
+                await scheduler.take(recorded)
+            await asyncio.sleep(0)  # a long history must not starve the other services
+
+
+class Scheduler:
+    """One reader's position: `view` is the fold so far; `reacted` the last event whose reactions
+    are all done."""
+
+    def __init__(self, writer: Appender, follower: Follower, *, reacted: Seq) -> None:
+        self.view = ClusterView()
+        self.reacted = reacted
+        self.retries = Retries(writer, follower)
+        self._writer = writer
+        self._follower = follower
+
+    async def take(self, recorded: Recorded) -> None:
+        """Folds one event and, when it is new, does what follows from it."""
+        self.view = project(self.view, recorded)
+        self.retries.note(self.view, recorded)
+        if recorded.seq <= self.reacted:
+            return
+        for decision in decide_reactions(self.view, recorded):
+            await self._carry_out(decision, recorded)
+        self.reacted = recorded.seq
+
+    async def _carry_out(self, decision: Decision, recorded: Recorded) -> None:
+        """Until it is done or needless: the log may be away for a while."""
+        await self._follower.wait_for(recorded.seq, FOLLOW_S_MAX)
+        commands = decision.commands
+        while commands:
+            if await self._try(decision.policy, commands[:COMMANDS_MAX], recorded):
+                commands = commands[COMMANDS_MAX:]
+            else:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _try(self, policy: str, commands: Sequence[Command], recorded: Recorded) -> bool:
+        right = [command for command in commands if is_right(self._follower.view, command)]
+        if not right:
+            return True
+        try:
+            await execute(
+                self._writer,
+                self._follower,
+                right,
+                actor=f"policy:{policy}",
+                cause=recorded.id,
+                derived=True,
+            )
+        except (Unavailable, TimeoutError) as error:
+            _logger.warning("%s waits to answer event %d: %s", policy, recorded.seq, error)
+            return False
+        except Conflict as error:
+            _logger.info("%s answers event %d again: %s", policy, recorded.seq, error)
+            return False
+        except TensorCastError as error:
+            _logger.error("%s cannot answer event %d: %s", policy, recorded.seq, error)
+        return True
+
+
+async def _store_cursor(scheduler: Scheduler, cursors: Cursors) -> None:
+    """About once a second: a scheduler that is started anew repeats at most that much, and finds
+    it done."""
+    stored = scheduler.reacted
+    while True:
+        await asyncio.sleep(CURSOR_PERIOD_S)
+        if scheduler.reacted == stored:
+            continue
+        try:
+            await cursors.store(READER, scheduler.reacted)
+            stored = scheduler.reacted
+        except TensorCastError as error:
+            _logger.warning("the scheduler's cursor cannot be stored: %s", error)

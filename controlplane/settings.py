@@ -1,0 +1,91 @@
+"""What the control plane is told by its environment, read once, checked, in one value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import parse_cluster
+
+SERVICES = ("persister", "scheduler", "timers", "api")
+HEARTBEAT_S = 1.0
+NODE_TIMEOUT_S = 5.0
+_PREFIX = "TENSORCAST_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`services` are those that run in this process; times are in seconds. `notify_socket` is where
+    a supervisor hears that the process is ready."""
+
+    cluster: str
+    nats_url: str
+    postgres_url: str
+    services: frozenset[str]
+    heartbeat_s: float = HEARTBEAT_S
+    node_timeout_s: float = NODE_TIMEOUT_S
+    notify_socket: str | None = None
+
+
+def read_settings(environ: Mapping[str, str], services: str) -> Settings:
+    """The settings; `services` are names with commas between. Raises InvalidArgument, naming the
+    variable and what it should hold."""
+    chosen = _parse_services(services)
+    heartbeat_s = _seconds(environ, "HEARTBEAT_S", HEARTBEAT_S)
+    node_timeout_s = _seconds(environ, "NODE_TIMEOUT_S", NODE_TIMEOUT_S)
+    if node_timeout_s < 2 * heartbeat_s:
+        raise InvalidArgument(
+            f"{_PREFIX}NODE_TIMEOUT_S is {node_timeout_s:g}, and a heartbeat comes every "
+            f"{heartbeat_s:g} s.",
+            hint="Allow for two missed heartbeats at least.",
+        )
+    needs_postgres = bool(chosen & {"persister", "api"})
+    return Settings(
+        cluster=parse_cluster(environ.get(_PREFIX + "CLUSTER", "default")),
+        nats_url=_url(environ, "NATS_URL", ("nats", "tls"), required=True),
+        postgres_url=_url(
+            environ, "POSTGRES_URL", ("postgresql", "postgres"), required=needs_postgres
+        ),
+        services=chosen,
+        heartbeat_s=heartbeat_s,
+        node_timeout_s=node_timeout_s,
+        notify_socket=environ.get("NOTIFY_SOCKET") or None,
+    )
+
+
+def _parse_services(text: str) -> frozenset[str]:
+    chosen = frozenset(name.strip() for name in text.split(",") if name.strip())
+    unknown = sorted(chosen - set(SERVICES))
+    if unknown or not chosen:
+        raise InvalidArgument(
+            f"{', '.join(unknown) or 'Nothing'} is not a service of the control plane.",
+            hint=f"Choose from {', '.join(SERVICES)}.",
+        )
+    return chosen
+
+
+def _url(environ: Mapping[str, str], name: str, schemes: tuple[str, ...], *, required: bool) -> str:
+    url = environ.get(_PREFIX + name, "")
+    if not url and not required:
+        return ""
+    if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+        raise InvalidArgument(
+            f"{_PREFIX}{name} does not hold a URL that begins with {schemes[0]}://.",
+            hint="Set it, or start the control plane by `tcctl up`.",
+        )
+    return url
+
+
+def _seconds(environ: Mapping[str, str], name: str, otherwise: float) -> float:
+    text = environ.get(_PREFIX + name, "")
+    try:
+        seconds = float(text) if text else otherwise
+    except ValueError:
+        seconds = math.nan
+    if not 0.01 <= seconds <= 3600:
+        raise InvalidArgument(
+            f"{_PREFIX}{name} is {text!r}.", hint="Give seconds, from 0.01 to 3600."
+        )
+    return seconds
