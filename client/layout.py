@@ -48,7 +48,8 @@ def take_in_tensors(tensors: Mapping[str, torch.Tensor]) -> Intake:
         offset = align(offset)
         placed, piece, block = _place(group, offset)
         specs.update(placed)
-        pieces.append(piece)
+        if piece.place.size:
+            pieces.append(piece)
         if block is not None:
             blocks.append(block)
         offset = piece.place.end
@@ -144,10 +145,10 @@ def _place_alone(entry: _Entry, offset: int) -> tuple[dict[int, TensorSpec], Pie
     tensor = entry.tensor
     specs = {entry.order: _spec(entry, offset, keeps_strides=False)}
     place = ByteRange(offset, tensor.numel() * tensor.element_size())
-    if place.size == 0 or (tensor.is_contiguous() and tensor.device.type == "cpu"):
+    if tensor.is_contiguous() and tensor.device.type == "cpu":
         return specs, Piece(place, _reader(tensor)), None
     block = Block(place, lambda target: _write_alone(tensor, target), has_gaps=False)
-    return specs, Piece(place, None), block
+    return specs, Piece(place, None), block if place.size else None
 
 
 def _spec(entry: _Entry, offset: int, *, keeps_strides: bool) -> TensorSpec:

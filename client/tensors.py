@@ -156,7 +156,7 @@ def torch_form(spec: TensorSpec) -> tuple[torch.dtype, tuple[int, ...]]:
     torch does not know the dtype."""
     import torch
 
-    if spec.dtype.startswith("F6"):
+    if spec.dtype.startswith("F6_"):
         return torch.uint8, (spec.size_bytes,)
     dtype = _dtypes().get(spec.dtype)
     if dtype is None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tensorcast.client import (
         Artifact,
+        AsyncArtifact,
         AsyncClient,
+        AsyncOperation,
+        AsyncReplication,
         Cancelled,
         Client,
         Conflict,
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
         Operation,
         OutOfCapacity,
         PermissionDenied,
+        Rejected,
+        Replication,
         TensorCastError,
         Timeout,
         Unavailable,
@@ -30,7 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact",
+    "AsyncArtifact",
     "AsyncClient",
+    "AsyncOperation",
+    "AsyncReplication",
     "Cancelled",
     "Client",
     "Conflict",
@@ -40,6 +48,8 @@ __all__ = [
     "Operation",
     "OutOfCapacity",
     "PermissionDenied",
+    "Rejected",
+    "Replication",
     "TensorCastError",
     "Timeout",
     "Unavailable",
