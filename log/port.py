@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -39,7 +39,9 @@ class Log(Protocol):
         """
         ...
 
-    def read(self, *, after: Seq, batch_max: int = 1000) -> AsyncIterator[tuple[Stored, ...]]:
+    def read(
+        self, *, after: Seq, batch_max: int = 1000
+    ) -> AsyncGenerator[tuple[Stored, ...], None]:
         """Every event after `after`, in order, without gaps or repeats, and then each new one as
         it comes, in non-empty batches, for ever. Survives reconnects.
 

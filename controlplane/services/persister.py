@@ -1,0 +1,159 @@
+"""The persister: copies the log into Postgres, each event exactly once, whatever is killed.
+
+It is the only writer of Postgres. A lock that lives and dies with its connection keeps a second
+one waiting, and the position in the transaction refuses one that lost the lock without noticing.
+It appends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+import asyncpg
+import msgspec
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tensorcast.controlplane.store.cells import as_uuid
+from tensorcast.controlplane.store.engine import brief, connecting, make_engine
+from tensorcast.controlplane.store.load import load_view
+from tensorcast.controlplane.store.rows import event_row, find_state, read_event
+from tensorcast.controlplane.store.write import (
+    Batch,
+    Position,
+    load_position,
+    try_lock,
+    write_batch,
+)
+from tensorcast.log.identity import now
+from tensorcast.log.port import Log, Stored
+from tensorcast.schema.cluster import ClusterView, State, project
+from tensorcast.schema.errors import Conflict, Corrupt, TensorCastError
+from tensorcast.schema.events import UnknownEvent, aggregate_of
+from tensorcast.schema.ids import Seq
+
+BATCH_EVENTS_MAX: Final = 1000
+_PAUSE_S_FIRST: Final = 0.1
+_PAUSE_S_MAX: Final = 2.0
+_STANDBY_POLL_S: Final = 0.5
+_HOPELESS_PAUSE_S: Final = 10.0
+_logger = logging.getLogger(__name__)
+
+
+class Progress:
+    """What a persister tells others in its process: how far it is, whether it is the one that
+    writes, and in one sentence what keeps it from going on (None: nothing)."""
+
+    def __init__(self) -> None:
+        self.committed_seq = Seq(0)
+        self.is_active = False
+        self.problem: str | None = None
+
+
+async def run_persister(log: Log, postgres_url: str, progress: Progress | None = None) -> None:
+    """Copies for ever. The database must be migrated.
+
+    Postgres or NATS away: it waits and goes on where it stood. A log that is not the one whose
+    events Postgres has is never copied: that is in `progress.problem` until somebody mends it.
+    """
+    progress = Progress() if progress is None else progress
+    engine = make_engine(postgres_url, name="tensorcast persister", pooled=False)
+    pause_s = _PAUSE_S_FIRST
+    try:
+        while True:
+            before = progress.committed_seq
+            try:
+                async with connecting(engine) as connection:
+                    await _copy(log, connection, progress)
+            except TensorCastError as error:
+                _report(progress, error)
+                hopeful = error.retryable or isinstance(error, Conflict)
+                pause_s = pause_s if hopeful else _HOPELESS_PAUSE_S
+            except (DBAPIError, asyncpg.PostgresError) as error:
+                _report(progress, Corrupt(f"Postgres refuses to write: {brief(error)}."))
+                pause_s = _HOPELESS_PAUSE_S
+            if progress.committed_seq > before:
+                pause_s = _PAUSE_S_FIRST
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    finally:
+        await engine.dispose()
+
+
+def _report(progress: Progress, error: TensorCastError) -> None:
+    if progress.problem != str(error):
+        _logger.warning("persister: %s", error)
+    progress.problem = str(error)
+    progress.is_active = False
+
+
+async def _copy(log: Log, connection: AsyncConnection, progress: Progress) -> None:
+    """One life of the writer: from getting the lock to the first trouble."""
+    while not await try_lock(connection):
+        progress.problem = None
+        progress.committed_seq = (await load_position(connection)).seq
+        await asyncio.sleep(_STANDBY_POLL_S)
+    position = await load_position(connection)
+    await check_continuity(log, position)
+    view = await load_view(connection, position)
+    progress.committed_seq = position.seq
+    progress.is_active = True
+    async with aclosing(log.read(after=position.seq, batch_max=BATCH_EVENTS_MAX)) as batches:
+        progress.problem = None
+        async for stored in batches:
+            view, batch = prepare_batch(view, position, stored)
+            await write_batch(connection, batch)
+            position = batch.last
+            progress.committed_seq = position.seq
+
+
+async def check_continuity(log: Log, position: Position) -> None:
+    """Makes sure that the log is the one whose events Postgres has. Raises Corrupt when it is not,
+    Unavailable when the log cannot be asked.
+
+    A log that was made anew gives the old positions to other events: to go on from `position`
+    would mix two histories.
+    """
+    if position.seq == 0:
+        return
+    last = await log.last_seq()
+    stored = await log.read_one(position.seq) if last >= position.seq else None
+    if stored is None:
+        what = f"ends at event {last}, but Postgres has {position.seq} events of it"
+    elif as_uuid(read_event(stored, now()).id) != position.event_id:
+        what = f"has another event at position {position.seq} than Postgres"
+    else:
+        return
+    raise Corrupt(
+        f"The log {what}: it was lost and made anew, or it belongs to another cluster.",
+        hint="Nothing is written. Restore the data of the NATS server, or give the control plane"
+        " an empty database.",
+    )
+
+
+def prepare_batch(
+    view: ClusterView, position: Position, stored: Sequence[Stored]
+) -> tuple[ClusterView, Batch]:
+    """The view after the events, and what is to be written for them. Pure but for the time that
+    an unreadable event gets."""
+    recorded = [read_event(one, now()) for one in stored]
+    changed: dict[tuple[str, str], None] = {}
+    for one in recorded:
+        view = project(view, one)
+        if not isinstance(one.event, UnknownEvent):
+            changed[aggregate_of(one.event)] = None
+    rows = [
+        event_row(position.log_epoch, one, read, view)
+        for one, read in zip(stored, recorded, strict=True)
+    ]
+    states: list[State] = [
+        state for key in changed if (state := find_state(view, *key)) is not None
+    ]
+    last = msgspec.structs.replace(
+        position, seq=recorded[-1].seq, event_id=as_uuid(recorded[-1].id)
+    )
+    return view, Batch(previous=position, last=last, events=rows, states=states)
