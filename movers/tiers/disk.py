@@ -1,6 +1,6 @@
 """The disk of a node: each artifact is a folder with a safetensors file that any tool can open.
 
-`<folder>/<artifact>/model.safetensors` holds the tensors as `file_plan.py` says, and
+`<folder>/<artifact>/model.safetensors` holds the tensors as `core/file_plan.py` says, and
 `manifest.json` the manifest. A folder appears by one rename after its files are durable, so a
 crash leaves either all of it or a leftover that `list` removes.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tensorcast.movers.core.digests import chunk_digest, matches
+from tensorcast.movers.core.file_plan import FilePlan, contiguous_bytes, plan_file
 from tensorcast.movers.durable import (
     TEMPORARY_PREFIX,
     explained,
@@ -27,8 +28,8 @@ from tensorcast.movers.durable import (
     write_all,
     write_file,
 )
+from tensorcast.movers.pages import prefault
 from tensorcast.movers.tiers.base import Held, OpenFile
-from tensorcast.movers.tiers.file_plan import FilePlan, contiguous_bytes, plan_file
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError
 from tensorcast.schema.ids import ArtifactId
@@ -84,7 +85,9 @@ class DiskTier:
 
             def load_chunk(chunk: int) -> bool:
                 where = chunk_range(chunk, manifest.size_bytes, manifest.chunk_bytes)
-                read_range(opened, where, memory[where.offset : where.end])
+                target = memory[where.offset : where.end]
+                prefault(target)
+                read_range(opened, where, target)
                 return matches(memory, manifest, chunk)
 
             return _filter_chunks(manifest, load_chunk)

@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from tensorcast.movers.core.transfer import Broken, Completed, Completion, Pull
+from tensorcast.movers.pages import prefault
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.sockets import (
     PIECE_BYTES,
@@ -189,6 +190,7 @@ class Stream:
         wrong: list[int] = []
         at = pull.target_range.offset
         end = at + size_bytes
+        prefault(posted.memory[at:end])
         for chunk in range(pull.first, pull.stop):
             size = min(pull.chunk_bytes, end - at)
             if size <= 0:
