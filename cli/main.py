@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import typer
 from typer.main import get_command
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None, world: World | None = None) -> 
         code = _run(argv, session)
         world.out.flush()
     except BrokenPipeError:
-        _drop_output()
+        _drop_output(world.out)
         return Exit.DONE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -194,9 +194,9 @@ def guess_output(argv: Sequence[str]) -> Format:
     return Format.TABLE
 
 
-def _drop_output() -> None:
+def _drop_output(out: TextIO) -> None:
     """Nobody reads any more: what is still buffered goes nowhere, quietly."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 def _explain(error: Exception, session: Session) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO, assert_never
+from typing import IO, TYPE_CHECKING, TextIO, assert_never
 
 import msgspec
 
@@ -118,7 +118,7 @@ def _render_flow(flow: Flow, session: Session) -> None:
             assert_never(output)
 
 
-def _write_lines(out: TextIO, lines: Iterable[str]) -> None:
+def _write_lines(out: IO[str], lines: Iterable[str]) -> None:
     """Each line is flushed: who reads from a pipe sees it at once."""
     for line in lines:
         out.write(line + "\n")
@@ -206,7 +206,12 @@ def _print_table(table: Table, console: Console, *, has_head: bool) -> None:
         )
     for row in table.rows:
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console.print(drawn)
+    if console.is_terminal:
+        console.print(drawn)
+        return
+    with console.capture() as captured:
+        console.print(drawn)
+    _write_lines(console.file, (line.rstrip() for line in captured.get().splitlines()))
 
 
 def _print_fields(fields: Fields, console: Console) -> None:

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cli_samples import ART, Answers, FakeClient, Tcctl, artifact, event, operation
+from tensorcast.schema.api import TensorInfo
+from tensorcast.schema.errors import Corrupt, Rejected
+
+REPLICA_FIELDS = {"node", "tier", "state", "chunks_ready", "chunks_total"}
+FIELDS = {"id", "kind", "state", "bytes", "tensors", "labels", "keys", "replicas"}
+
+
+@pytest.mark.parametrize("verb", ["show", "where"])
+def test_show_and_where_have_the_fields_of_the_interface(tcctl: Tcctl, verb: str) -> None:
+    tcctl.answer(artifact=artifact())
+    data = tcctl("artifact", verb, "llama@1", "-o", "json").data
+    assert set(data) >= FIELDS
+    assert set(data["replicas"][0]) >= REPLICA_FIELDS
+    assert data["bytes"] == 3 << 20
+
+
+def test_where_for_people_shows_each_replica(tcctl: Tcctl) -> None:
+    tcctl.answer(artifact=artifact())
+    lines = tcctl("artifact", "where", "llama@1").out.splitlines()
+    assert lines[2].split() == ["n2", "dram", "filling", "1/3", "33%"]
+
+
+def test_ls(tcctl: Tcctl) -> None:
+    api = tcctl.answer(artifacts=(artifact(),))
+    run = tcctl("artifact", "ls", "--node", "n1", "--limit", "5", "-o", "json")
+    assert [one["id"] for one in run.data] == [ART]
+    assert api.calls == [("artifacts", (), {"node": "n1", "status": None, "limit": 5})]
+    assert tcctl("artifact", "ls", "-q").out == f"{ART}\n"
+
+
+def test_ls_of_nothing(tcctl: Tcctl) -> None:
+    tcctl.answer(artifacts=())
+    assert "tcctl put" in tcctl("artifact", "ls").out
+    assert tcctl("artifact", "ls", "-o", "json").data == []
+
+
+def test_tensors(tcctl: Tcctl) -> None:
+    tensor = TensorInfo(name="w", dtype="F32", shape=(2, 2), offset=0, bytes=16)
+    tcctl.answer(tensors=(tensor,))
+    data = tcctl("artifact", "tensors", "x", "-o", "json").data
+    assert data == [{"name": "w", "dtype": "F32", "shape": [2, 2], "offset": 0, "bytes": 16}]
+
+
+def test_history_streams_events(tcctl: Tcctl) -> None:
+    events = (
+        event(5, "artifact.pinned", {"artifact": ART}),
+        event(6, "artifact.unpinned", {"artifact": ART}, cause=5),
+    )
+    tcctl.answer(history=events)
+    lines = tcctl("artifact", "history", "x", "-o", "ndjson").out.splitlines()
+    fields = {"seq", "id", "type", "v", "at", "actor", "cause", "data"}
+    assert [set(msgspec.json.decode(line)) for line in lines] == [fields, fields]
+    assert "#5 artifact.pinned" in tcctl("artifact", "history", "x").out
+
+
+@pytest.mark.parametrize(
+    ("verb", "method"), [("pin", "pin"), ("unpin", "unpin"), ("rm", "remove_artifact")]
+)
+def test_changes_answer_with_the_artifact_as_it_is_now(
+    tcctl: Tcctl, verb: str, method: str
+) -> None:
+    api = tcctl.answer(**{method: None}, artifact=artifact())
+    assert tcctl("artifact", verb, "x", "-o", "json").data["id"] == ART
+    assert [name for name, _, _ in api.calls] == [method, "artifact"]
+
+
+def test_rm_of_what_is_in_use_is_a_conflict(tcctl: Tcctl) -> None:
+    tcctl.answer(remove_artifact=Rejected("It is pinned."))
+    assert tcctl("artifact", "rm", "x").code == 4
+
+
+def test_rm_with_force(tcctl: Tcctl) -> None:
+    api = tcctl.answer(remove_artifact=None, artifact=artifact())
+    assert tcctl("artifact", "rm", "x", "--force").code == 0
+    assert api.calls[0][2] == {"force": True}
+
+
+def test_verify_waits_and_tells_that_all_is_well(tcctl: Tcctl) -> None:
+    checked = Answers()
+    checked.info = operation(kind="verify")
+    tcctl.client = FakeClient(verify=(checked,))
+    run = tcctl("artifact", "verify", "x", "--node", "n2", "--timeout", "2m", "-o", "json")
+    assert (run.code, run.data["ok"], run.data["artifact"]) == (0, True, ART)
+    assert tcctl.client.calls == [("verify", ("x",), {"node": "n2", "timeout": 120.0})]
+
+
+def test_verify_of_damaged_bytes_fails(tcctl: Tcctl) -> None:
+    tcctl.client = FakeClient(verify=Corrupt("Chunk 3 does not match.", operation="op-1"))
+    run = tcctl("artifact", "verify", "x")
+    assert (run.code, run.out) == (1, "")
+    assert "Chunk 3" in run.err

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from cli_samples import ART, OPERATION, Tcctl, event, operation
+from samples import BEGIN
+from tensorcast.schema.api import AuditQuery
+
+REQUEST = {"artifact": ART, "nodes": ["n2"], "tier": "dram"}
+STARTED = {"operation": OPERATION, "epoch": 1, "attempt": 1}
+ISSUED = {
+    "operation": OPERATION,
+    "node": "n2",
+    "work": {"kind": "materialize", "artifact": ART},
+    "policy": "replicate",
+}
+EVENTS = (
+    event(5, "artifact.replicas_requested", REQUEST),
+    event(6, "operation.issued", ISSUED, cause=5),
+    event(7, "operation.started", STARTED, cause=6),
+)
+
+
+def read(query: AuditQuery) -> tuple[object, ...]:
+    return tuple(one for one in EVENTS if one.seq > query.since)[: query.limit]
+
+
+def test_every_filter_reaches_the_control_plane(tcctl: Tcctl) -> None:
+    api = tcctl.answer(audit=())
+    line = "audit log --artifact m --node n1 --actor user:ada@desk --type key.moved --since 3"
+    tcctl(*line.split(), "--from", "1h", "--to", "2030-01-01T00:00:00Z", "--limit", "7")
+    (query,) = api.calls[0][1]
+    assert query == AuditQuery(
+        artifact="m",
+        node="n1",
+        actor="user:ada@desk",
+        type="key.moved",
+        time_from=BEGIN + timedelta(minutes=10, hours=-1),
+        time_to=BEGIN,
+        since=3,
+        limit=7,
+    )
+
+
+def test_the_last_ones(tcctl: Tcctl) -> None:
+    api = tcctl.answer(audit=EVENTS[1:])
+    assert len(tcctl("audit", "log", "--last", "2", "-o", "json").data) == 2
+    (query,) = api.calls[0][1]
+    assert (query.newest, query.limit) == (True, 2)
+
+
+def test_ndjson_streams(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=read)
+    lines = tcctl("audit", "log", "-o", "ndjson").out.splitlines()
+    assert [msgspec.json.decode(line)["seq"] for line in lines] == [5, 6, 7]
+
+
+def test_the_table_names_causes(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=read)
+    assert "#6 operation.issued" in tcctl("audit", "log").out.splitlines()[-1]
+
+
+def test_the_chain_of_an_event_begins_with_who_asked(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=read, operation=operation(), history=EVENTS)
+    assert [one["seq"] for one in tcctl("audit", "log", "--chain", "7", "-o", "json").data] == [
+        *(5, 6, 7),
+    ]
+    text = tcctl("audit", "log", "--chain", "7").out
+    assert "Policy replicate answered" in text
+
+
+def test_the_chain_is_found_without_the_history_too(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=read, operation=operation(), history=())
+    assert len(tcctl("audit", "log", "--chain", EVENTS[2].id, "-o", "json").data) == 3
+
+
+def test_the_chain_of_an_unknown_event_is_exit_3(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=read)
+    assert tcctl("audit", "log", "--chain", "99").code == 3
+    assert tcctl("audit", "log", "--chain", "nonsense").code == 2

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import sys
+
+from cli_samples import Tcctl
+
+MOVER = "serve mover --nats-url nats://h:1 --data-dir /data --socket /run/m.sock --node n7"
+
+
+def test_the_control_plane_replaces_tcctl(tcctl: Tcctl) -> None:
+    tcctl.environ.update(TENSORCAST_NATS_URL="nats://h:1", HOME="/root")
+    run = tcctl(
+        *["serve", "controlplane", "--postgres-url", "postgresql://h/d", "--services", "api,timers"]
+    )
+    assert (run.code, run.out, run.err) == (2, "", run.err)  # typer reads its own environment
+    line = "serve controlplane --nats-url nats://h:1 --postgres-url postgresql://h/d"
+    assert tcctl(*line.split(), "--services", "api,timers").code == 0
+    ((program, command, environ),) = tcctl.started
+    assert program == sys.executable
+    assert command[1:] == ["-m", "tensorcast.controlplane.main", "--services", "api,timers"]
+    assert environ["TENSORCAST_POSTGRES_URL"] == "postgresql://h/d"
+    assert environ["TENSORCAST_CLUSTER"] == "default"
+    assert environ["HOME"] == "/root"
+    assert "TENSORCAST_NODE_TIMEOUT_S" not in environ
+
+
+def test_a_mover_gets_its_settings_in_the_environment(tcctl: Tcctl) -> None:
+    assert tcctl(*MOVER.split(), "--dram", "4GiB", "--cluster", "lab").code == 0
+    ((_, command, environ),) = tcctl.started
+    assert command[1:] == ["-m", "tensorcast.movers.main"]
+    wanted = {
+        "TENSORCAST_NODE": "n7",
+        "TENSORCAST_CLUSTER": "lab",
+        "TENSORCAST_DATA_DIR": "/data",
+        "TENSORCAST_SOCKET": "/run/m.sock",
+        "TENSORCAST_DATA_LISTEN": "0.0.0.0:0",
+        "TENSORCAST_DRAM_BYTES": str(4 << 30),
+    }
+    assert wanted.items() <= environ.items()
+
+
+def test_a_mover_without_a_node_is_wrong_usage(tcctl: Tcctl) -> None:
+    run = tcctl(*["serve", "mover", "--nats-url", "nats://h:1"])
+    assert run.code == 2
+    assert tcctl.started == []

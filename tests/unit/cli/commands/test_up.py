@@ -1,0 +1,76 @@
+"""`up`, `down` and `status` where there is no cluster: what a real one does is tested elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_samples import Tcctl, node
+from tensorcast.schema.api import ClusterStatus
+from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.ids import Seq
+
+STATUS = ClusterStatus(
+    cluster="far", last_seq=Seq(9), committed_seq=Seq(9), scheduled_seq=Seq(9), nodes=(node(),)
+)
+
+
+@pytest.fixture
+def home(tcctl: Tcctl, tmp_path: Path) -> Path:
+    tcctl.environ["TENSORCAST_CONFIG_DIR"] = str(tmp_path / "config")
+    return tmp_path / "home"
+
+
+def test_status_without_a_cluster_is_down(tcctl: Tcctl, home: Path) -> None:
+    tcctl.client = Unavailable("No cluster is known on this machine.", hint="Run `tcctl up`.")
+    run = tcctl("status", "--data-dir", str(home), "-o", "json")
+    assert (run.code, run.err) == (6, "")
+    assert set(run.data) >= {"state", "services", "last_seq", "committed_seq"}
+    assert (run.data["state"], run.data["services"], run.data["last_seq"]) == ("down", [], None)
+    assert "tcctl up" in run.data["problems"][0]
+    assert tcctl("status", "--data-dir", str(home), "-q").out == "down\n"
+
+
+def test_status_of_a_cluster_on_other_machines(tcctl: Tcctl, home: Path) -> None:
+    tcctl.answer(status=STATUS)
+    run = tcctl("status", "--data-dir", str(home), "--context", "far", "-o", "json")
+    assert (run.code, run.data["state"], run.data["last_seq"]) == (0, "up", 9)
+    text = tcctl("status", "--data-dir", str(home)).out
+    assert "9 events, 9 of them in Postgres" in text
+    assert "127.0.0.1:4000" in text
+
+
+def test_down_without_a_cluster_is_done_already(tcctl: Tcctl, home: Path) -> None:
+    run = tcctl("down", "--data-dir", str(home))
+    assert run.code == 0
+    assert "there is no cluster" in run.out
+    assert tcctl("down", "--data-dir", str(home), "-q").out == ""
+
+
+def test_purge_of_a_folder_that_is_no_home_is_refused(tcctl: Tcctl, home: Path) -> None:
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    run = tcctl("down", "--purge", "--yes", "--data-dir", str(home))
+    assert run.code == 2
+    assert (home / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--nodes", "0"), "--nodes"),
+        (("--nodes", "1000"), "1 to 64 nodes"),
+        (("--dram", "much"), "no size"),
+        (("--dram", "1KiB"), "at least"),
+        (("--nats-url", "http://h"), "no URL of a NATS server"),
+        (("--cluster", "My Cluster"), "no name for a cluster"),
+    ],
+)
+def test_up_refuses_what_makes_no_sense(
+    tcctl: Tcctl, home: Path, option: tuple[str, ...], words: str
+) -> None:
+    run = tcctl("up", "--data-dir", str(home), *option)
+    assert (run.code, run.out) == (2, "")
+    assert words in run.err
+    assert not home.exists()
