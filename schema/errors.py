@@ -51,45 +51,65 @@ class TensorCastError(Exception):
 
 
 class NotFound(TensorCastError):
+    """The cluster does not know a key, artifact, node or operation of this name."""
+
     code = "not_found"
 
 
 class Conflict(TensorCastError):
+    """A compare-and-set or a stale write lost. Read again, and decide again."""
+
     code = "conflict"
 
 
 class Rejected(Conflict):
+    """The command may not happen in this state; nothing was written."""
+
     code = "rejected"
 
 
 class Unavailable(TensorCastError):
+    """The control plane, a mover or a source cannot be reached. A retry can help."""
+
     code = "unavailable"
     retryable = True
 
 
 class Timeout(TensorCastError):
+    """It did not end in the time that was given. A retry can help."""
+
     code = "timeout"
     retryable = True
 
 
 class Corrupt(TensorCastError):
+    """Bytes do not match their checksum, or a file breaks its format."""
+
     code = "corrupt"
 
 
 class InvalidArgument(TensorCastError):
+    """What was asked for makes no sense; the message says what would."""
+
     code = "invalid_argument"
 
 
 class PermissionDenied(TensorCastError):
+    """The operating system or the cluster refuses."""
+
     code = "permission_denied"
 
 
 class OutOfCapacity(TensorCastError):
+    """The memory pool or the disk is full. A retry can help: eviction may make room."""
+
     code = "out_of_capacity"
     retryable = True
 
 
 class Cancelled(TensorCastError):
+    """Somebody cancelled the operation."""
+
     code = "cancelled"
 
 

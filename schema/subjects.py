@@ -67,18 +67,22 @@ def api_queue(cluster: str) -> str:
 
 
 def heartbeat(cluster: str, node: NodeId) -> str:
+    """Where a mover says that it is alive."""
     return f"tc.{cluster}.heartbeat.{node}"
 
 
 def heartbeats(cluster: str) -> str:
+    """The subjects of all movers' heartbeats."""
     return f"tc.{cluster}.heartbeat.*"
 
 
 def renewal(cluster: str, lease: LeaseId) -> str:
+    """Where the holder of a lease says that it still wants it."""
     return f"tc.{cluster}.renewal.{_token(lease)}"
 
 
 def renewals(cluster: str) -> str:
+    """The subjects of all renewals."""
     return f"tc.{cluster}.renewal.*"
 
 
