@@ -26,10 +26,10 @@ from tensorcast.controlplane.core.view import (
     operations_of,
     sealed,
 )
-from tensorcast.schema.aggregates.operation import OperationStatus
+from tensorcast.schema.aggregates.operation import OPEN, OperationStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.commands import Command, IssueOperation, RetryOperation
+from tensorcast.schema.commands import CancelOperation, Command, IssueOperation, RetryOperation
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.ids import NodeId, OperationId, replica_id
 from tensorcast.schema.work import Evict as EvictWork
@@ -89,6 +89,8 @@ def is_right(view: ClusterView, command: Command) -> bool:
                 and not _is_taken(view, operation.node, operation.work, name)
                 and _helps(view, operation.node, operation.work)
             )
+        case CancelOperation(operation=name):
+            return name in view.operations and view.operations[name].status in OPEN
         case _:
             return True
 

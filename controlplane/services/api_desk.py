@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -11,9 +11,9 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.store.queries import About
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors
+from tensorcast.log.writer import Writer
 from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, EventInfo
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Timeout
 from tensorcast.schema.ids import Seq
 
@@ -45,20 +45,12 @@ class History(Protocol):
         ...
 
 
-class Appender(Protocol):
-    """Where commands end: a log, or a writer in front of it."""
-
-    async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]: ...
-
-    async def last_seq(self) -> Seq: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Desk:
     """Everything that a handler may ask or write to."""
 
     cluster: str
-    writer: Appender
+    writer: Writer
     follower: Follower
     cursors: Cursors
     history: History

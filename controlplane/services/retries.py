@@ -13,8 +13,7 @@ import msgspec
 
 from tensorcast.controlplane.core.decisions import is_right
 from tensorcast.controlplane.core.retry import RetryAfter, retry
-from tensorcast.controlplane.services.api_desk import Appender
-from tensorcast.log.execute import execute
+from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
 from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.cluster import ClusterView

@@ -13,15 +13,14 @@ import logging
 from collections.abc import Sequence
 
 from tensorcast.controlplane.core.decisions import Decision, decide_reactions, is_right
-from tensorcast.controlplane.services.api_desk import Appender
 from tensorcast.controlplane.services.retries import Retries
-from tensorcast.log.execute import execute
+from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import APPEND_EVENTS_MAX, Cursors, Log, read_records
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import Conflict, TensorCastError, Unavailable
+from tensorcast.schema.errors import Conflict, Rejected, TensorCastError, Timeout, Unavailable
 from tensorcast.schema.ids import Seq
 
 READER = "scheduler"
@@ -92,14 +91,11 @@ class Scheduler:
                 cause=recorded.id,
                 derived=True,
             )
-        except (Unavailable, TimeoutError) as error:
+        except Rejected as error:  # by the newest view: what was wanted cannot be any more
+            _logger.error("%s cannot answer event %d: %s", policy, recorded.seq, error)
+        except (Unavailable, Timeout, Conflict) as error:
             _logger.warning("%s waits to answer event %d: %s", policy, recorded.seq, error)
             return False
-        except Conflict as error:
-            _logger.info("%s answers event %d again: %s", policy, recorded.seq, error)
-            return False
-        except TensorCastError as error:
-            _logger.error("%s cannot answer event %d: %s", policy, recorded.seq, error)
         return True
 
 

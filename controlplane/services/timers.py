@@ -20,9 +20,8 @@ from tensorcast.controlplane.core.liveness import (
     silent_nodes,
     update,
 )
-from tensorcast.controlplane.services.api_desk import Appender
 from tensorcast.controlplane.services.heartbeats import Heartbeats
-from tensorcast.log.execute import execute
+from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.identity import now
 from tensorcast.schema.commands import Command, ExpireLease

@@ -1,0 +1,179 @@
+"""`python -m tensorcast.controlplane.main`: the process of the control plane.
+
+It waits for NATS and Postgres, brings the database up to date when it is the one that writes it,
+starts the services, and says when it is ready. It stops at SIGTERM. When a service breaks, the
+process ends, so that its supervisor starts it anew: no state is lost, there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tensorcast.controlplane.notify import Supervisor
+from tensorcast.controlplane.services.api import run_api
+from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.api_postgres import PostgresHistory
+from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.controlplane.services.persister import run_persister
+from tensorcast.controlplane.services.scheduler import run_scheduler
+from tensorcast.controlplane.services.timers import run_timers
+from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
+from tensorcast.controlplane.store.engine import make_engine
+from tensorcast.controlplane.store.migrate import migrate
+from tensorcast.log.follower import Follower
+from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
+from tensorcast.log.writer import Writer
+from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
+
+START_S_MAX = 60.0
+CATCH_UP_S_MAX = 300.0
+PAUSE_S = 0.2
+USAGE = 2
+NOWHERE = "postgresql://nowhere/"
+_logger = logging.getLogger("tensorcast.controlplane")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT (exit status 0), or until something breaks (1). 2: the settings
+    make no sense."""
+    parser = argparse.ArgumentParser(prog="tensorcast.controlplane", description=__doc__)
+    parser.add_argument("--services", default=",".join(SERVICES), help="names, commas between")
+    services = parser.parse_args(arguments).services
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        settings = read_settings(os.environ, services)
+    except InvalidArgument as error:
+        _logger.error("%s", error)
+        return USAGE
+    try:
+        asyncio.run(run(settings))
+    except BaseExceptionGroup as group:
+        said, unforeseen = group.split(TensorCastError)
+        for broken in _leaves(said):
+            _logger.error("%s", broken)
+        if unforeseen is not None:
+            raise unforeseen from None
+        return 1
+    return 0
+
+
+def _leaves(group: BaseExceptionGroup | None) -> list[BaseException]:
+    """The errors in a group of groups."""
+    found: list[BaseException] = []
+    for error in group.exceptions if group else ():
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
+
+
+async def run(settings: Settings) -> None:
+    """Runs the services until SIGTERM or SIGINT. Raises what broke one of them."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    supervisor = Supervisor(settings.notify_socket)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(serve(settings, supervisor))
+            await _wait_for_either(stop, work)
+            supervisor.tell(state="STOPPING=1", status="stopping")
+            work.cancel()
+    finally:
+        supervisor.close()
+
+
+async def _wait_for_either(stop: asyncio.Event, work: asyncio.Task[None]) -> None:
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((waiting, work), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+async def serve(settings: Settings, supervisor: Supervisor) -> None:
+    """Connects, migrates, and runs the services for ever."""
+    async with AsyncExitStack() as owned:
+        log = await owned.enter_async_context(_open_log(settings, supervisor))
+        if "persister" in settings.services:
+            supervisor.tell(status="bringing the database up to date")
+            await migrate(settings.postgres_url, timeout_s=START_S_MAX)
+        desk = _make_desk(settings, log, owned)
+        listening = asyncio.Event()
+        tasks = await owned.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(desk.follower.run())
+        tasks.create_task(desk.writer.run())
+        await desk.follower.wait_for(await log.last_seq(), CATCH_UP_S_MAX)
+        for service in _services(settings, log, desk, listening):
+            tasks.create_task(service)
+        if "api" in settings.services:
+            await listening.wait()
+        names = ", ".join(name for name in SERVICES if name in settings.services)
+        _logger.info("serving cluster %s: %s", settings.cluster, names)
+        supervisor.tell(state="READY=1", status=f"serving {names}")
+
+
+def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> Desk:
+    """What the services share; closed with `owned`."""
+    engine = make_engine(settings.postgres_url or NOWHERE, name="tensorcast api")
+    owned.push_async_callback(engine.dispose)
+    return Desk(
+        cluster=settings.cluster,
+        writer=Writer(log),
+        follower=Follower(log),
+        cursors=JetStreamCursors(log),
+        history=PostgresHistory(engine),
+        heartbeats=Heartbeats(asyncio.get_running_loop().time),
+    )
+
+
+def _services(
+    settings: Settings, log: JetStreamLog, desk: Desk, listening: asyncio.Event
+) -> Iterator[Coroutine[object, object, None]]:
+    """The chosen services, not started yet. The API sets `listening`."""
+    chosen = settings.services
+    writer, follower = desk.writer, desk.follower
+    if chosen & {"timers", "api"}:
+        yield desk.heartbeats.run(log.nats, settings.cluster)
+    if "persister" in chosen:
+        yield run_persister(log, settings.postgres_url)
+    if "scheduler" in chosen:
+        yield run_scheduler(log, writer, desk.cursors, follower=follower)
+    if "timers" in chosen:
+        timeout_s = settings.node_timeout_s
+        yield run_timers(log.nats, writer, follower, desk.heartbeats, node_timeout_s=timeout_s)
+    if "api" in chosen:
+        yield run_api(log.nats, desk, serving=listening.set)
+
+
+@asynccontextmanager
+async def _open_log(settings: Settings, supervisor: Supervisor) -> AsyncIterator[JetStreamLog]:
+    """The log, once NATS is there. Raises Unavailable when it does not come."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + START_S_MAX
+    while True:
+        try:
+            log = await connect_log(settings.nats_url, settings.cluster, name="controlplane")
+            break
+        except Unavailable as error:
+            if loop.time() > deadline_s:
+                raise
+            _logger.info("waiting for NATS: %s", error)
+            supervisor.tell(status=f"waiting for NATS: {error.message}")
+        await asyncio.sleep(PAUSE_S)
+    try:
+        yield log
+    finally:
+        await log.aclose()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
