@@ -64,16 +64,20 @@ def write_context(folder: Path, name: str, context: Context) -> None:
             write_private(path, data)
 
 
+def read_home(folder: Path, name: str) -> str | None:
+    """The home that a context leads to; None when there is no such context or it has no home."""
+    try:
+        data = (folder / "contexts" / f"{name}.json").read_bytes()
+        return msgspec.json.decode(data, type=Context).home
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
 def remove_context(folder: Path, name: str, home: Path) -> None:
     """Remove a context if it is the one of this home; safe to repeat."""
-    path = folder / "contexts" / f"{name}.json"
-    try:
-        context = msgspec.json.decode(path.read_bytes(), type=Context)
-    except (FileNotFoundError, msgspec.DecodeError):
+    if read_home(folder, name) != str(home):
         return
-    if context.home != str(home):
-        return
-    path.unlink()
+    (folder / "contexts" / f"{name}.json").unlink()
     current = folder / "current"
     if current.exists() and current.read_text().strip() == name:
         current.unlink()

@@ -17,7 +17,8 @@ CONTROL_SOCKET: Final = "control.sock"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` asks, `reload` reads cluster.json again (for new nodes), `stop` ends all."""
+    """`status` asks, `reload` reads cluster.json again (for new nodes) and tries at once what
+    fails, `stop` ends all."""
 
     do: Literal["status", "reload", "stop"]
 

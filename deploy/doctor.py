@@ -14,13 +14,14 @@ from typing import Final, Literal
 import msgspec
 
 from tensorcast.deploy import logs, machine, nats_server, postgres_server
-from tensorcast.deploy.cluster import Status, status
+from tensorcast.deploy.cluster import status
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.deploy.home import FREE_DISK_BYTES_MIN, Layout, load_config
 from tensorcast.deploy.machine import format_bytes
 from tensorcast.deploy.options import ClusterConfig, EmbeddedPostgres, External, hide_password
 from tensorcast.deploy.pgdata import SYSTEM_USER, Account, can_run, find_account
 from tensorcast.deploy.plan import SUPERVISOR
+from tensorcast.deploy.readiness import Status
 from tensorcast.schema.errors import TensorCastError
 
 OPEN_FILES_MIN: Final = 1024

@@ -81,6 +81,7 @@ class Service:
         self._last_death = ""  # the end of a life that had become ready
         self._sign_of_life = 0.0
         self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._ended: asyncio.Future[int] | None = None
         self._notify = None if spec.probe else NotifySocket(sockets / f"{spec.name}.notify")
 
@@ -96,7 +97,7 @@ class Service:
         )
 
     def _detail(self) -> str:
-        parts = [self.told or self.spec.about]
+        parts = [self.told or (self.spec.about if self.state == "up" else "")]
         if self.restarts:
             times = "once" if self.restarts == 1 else f"{self.restarts} times"
             parts.append(f"restarted {times}")
@@ -155,7 +156,15 @@ class Service:
         self._enter("restarting")
         pause_s = backoff_s(self.failures)
         if pause_s:
-            await self._unless_stopping(asyncio.sleep(pause_s))
+            self._hurried.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._unless_stopping(self._hurried.wait())
+
+    def hurry(self) -> None:
+        """Somebody may have mended what was wrong: start again now if this is a pause."""
+        self.failures = 0
+        self._hurried.set()
 
     async def _until_end(self, ended: asyncio.Future[int]) -> int:
         probing = asyncio.create_task(self._probe_until_ready())
@@ -252,9 +261,11 @@ class Service:
     async def _unless_stopping(self, wait: Awaitable[object]) -> None:
         waiting = asyncio.ensure_future(wait)
         stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, stopping):
-            task.cancel()
+        try:
+            await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
 
     def _enter(self, state: str) -> None:
         self.state = state

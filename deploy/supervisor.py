@@ -81,7 +81,9 @@ class Supervisor:
         return [spec.name for spec in own]
 
     def reload(self) -> list[str]:
-        """Read cluster.json again and run what is new in it."""
+        """Read cluster.json again, run what is new in it, and try again at once what fails."""
+        for service in self._services.values():
+            service.hurry()
         return self.add(read_plan(self._layout))
 
     async def statuses(self) -> tuple[ServiceStatus, ...]:
@@ -195,10 +197,10 @@ class ControlServer:
             line = await reader.readline()
             if line:
                 await self._answer(decode_request(line), writer)
-        except (TensorCastError, msgspec.DecodeError, ValueError) as error:
-            writer.write(encode(Reply(error=str(error))))
         except ConnectionError:
             return
+        except (TensorCastError, OSError, ValueError) as error:
+            writer.write(encode(Reply(error=str(error))))
         finally:
             writer.close()
             with suppress(ConnectionError):

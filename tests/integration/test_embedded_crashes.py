@@ -127,9 +127,10 @@ def test_down_works_without_the_control_socket(home):
     assert not any(is_running(service.pid) for service in services)
 
 
-def test_a_service_that_dies_at_each_start_is_started_ever_more_slowly(home, tmp_path):
+def test_a_service_that_dies_at_each_start_is_tried_again_by_up(home, tmp_path):
     home.up()
     dies = tmp_path / "stand_in.py"
+    good = dies.read_text()
     dies.write_text("raise SystemExit('it is broken')")
     kill(home, "controlplane")
     wait_until(lambda: home.service("controlplane").failures >= 3)
@@ -137,3 +138,5 @@ def test_a_service_that_dies_at_each_start_is_started_ever_more_slowly(home, tmp
     assert service.restarts == 1
     assert "it is broken" in service.detail or service.state == "restarting"
     assert cluster.status(home.home).state == "degraded"
+    dies.write_text(good)
+    assert home.up().state == "up"

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorcast.deploy.cluster import Status
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.deploy.doctor import (
     check_disk,
@@ -17,6 +16,7 @@ from tensorcast.deploy.doctor import (
     judge_nats,
 )
 from tensorcast.deploy.home import Layout
+from tensorcast.deploy.readiness import Status
 
 GIB = 1024**3
 PROGRAM = Path("/bin/nats-server")

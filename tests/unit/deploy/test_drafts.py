@@ -1,13 +1,11 @@
-"""What a request does to a cluster that is there, and who is to blame when one does not start."""
+"""What a request does to a cluster that is there."""
 
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tensorcast.deploy.cluster import explain_unready, is_hopeless, merge
-from tensorcast.deploy.control import ServiceStatus
-from tensorcast.deploy.home import Layout
+from tensorcast.deploy.drafts import merge
 from tensorcast.deploy.options import (
     ClusterConfig,
     EmbeddedNats,
@@ -26,10 +24,6 @@ KNOWN = ClusterConfig(
     nodes=(NodeConfig(name="n1", dram_bytes=7 << 20),),
     sockets="/run/tc",
 )
-
-
-def service(name, state, **more):
-    return ServiceStatus(name=name, state=state, **more)
 
 
 def test_options_that_are_left_open_change_nothing():
@@ -56,25 +50,3 @@ def test_dram_is_set_for_all_nodes():
 def test_contradictions_are_refused(wrong):
     with pytest.raises(InvalidArgument):
         merge(KNOWN, UpOptions(home=HOME, **wrong))
-
-
-def test_patience_ends_earlier_for_ours_than_for_postgres():
-    assert is_hopeless(service("n1", "restarting", failures=6))
-    assert not is_hopeless(service("n1", "restarting", failures=5))
-    assert not is_hopeless(service("postgres", "restarting", failures=20))
-
-
-def test_the_guilty_one_is_not_the_one_that_waits_for_it():
-    services = (
-        service("nats", "up"),
-        service("controlplane", "waiting", detail="waiting for postgres"),
-        service("postgres", "restarting", detail="the last one was killed by SIGKILL"),
-    )
-    error = explain_unready(Layout(HOME), services)
-    assert "postgres does not become ready" in error.message
-    assert "SIGKILL" in error.message
-    assert "doctor" in error.hint
-
-
-def test_a_supervisor_that_never_answered_is_named():
-    assert "supervisor" in explain_unready(Layout(HOME), ()).message

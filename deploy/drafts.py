@@ -1,0 +1,98 @@
+"""Configurations of a cluster: a new one, a known one with new options, one with other ports."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from tensorcast.deploy import machine
+from tensorcast.deploy.home import Layout, choose_sockets
+from tensorcast.deploy.options import (
+    ClusterConfig,
+    EmbeddedNats,
+    EmbeddedPostgres,
+    External,
+    UpOptions,
+    grow_nodes,
+    merge_server,
+)
+from tensorcast.deploy.ports import choose_port, keep_or_choose
+from tensorcast.schema.errors import InvalidArgument
+
+
+def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
+    """The configuration of a new cluster: ports and passwords are drawn here, once."""
+    ports: list[int] = []
+    for _ in range(3):
+        ports.append(choose_port(taken=ports))
+    cluster = options.cluster or "default"
+    dram = options.dram_bytes or machine.suggest_dram_bytes(machine.total_memory_bytes())
+    return ClusterConfig(
+        cluster=cluster,
+        context=options.context or cluster,
+        nats=External(url=options.nats_url)
+        if options.nats_url
+        else EmbeddedNats(
+            port=ports[0],
+            monitor_port=ports[1],
+            user="tensorcast",
+            password=secrets.token_hex(20),
+        ),
+        postgres=External(url=options.postgres_url)
+        if options.postgres_url
+        else EmbeddedPostgres(
+            port=ports[2], password=secrets.token_hex(20), admin_password=secrets.token_hex(20)
+        ),
+        nodes=grow_nodes((), count=options.nodes, dram_bytes=dram),
+        sockets=str(choose_sockets(layout.home, uid=os.geteuid())),
+        home_is_ours=made,
+        controlplane_command=options.controlplane_command,
+        mover_command=options.mover_command,
+    )
+
+
+def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
+    """What a known cluster becomes by new options; what they leave open stays.
+
+    Raises `InvalidArgument` when they contradict the data that is there.
+    """
+    if options.cluster not in (None, known.cluster):
+        raise InvalidArgument(
+            f"This home belongs to the cluster {known.cluster!r}, not {options.cluster!r}.",
+            hint="Choose another folder with --data-dir.",
+        )
+    dram = options.dram_bytes
+    nodes = known.nodes
+    if dram is not None:
+        nodes = tuple(msgspec.structs.replace(node, dram_bytes=dram) for node in nodes)
+    new_dram = dram or (nodes[0].dram_bytes if nodes else machine.total_memory_bytes() // 8)
+    return msgspec.structs.replace(
+        known,
+        context=options.context or known.context,
+        nats=merge_server("NATS", known.nats, options.nats_url) or known.nats,
+        postgres=merge_server("Postgres", known.postgres, options.postgres_url) or known.postgres,
+        nodes=grow_nodes(nodes, count=options.nodes, dram_bytes=new_dram),
+        controlplane_command=options.controlplane_command or known.controlplane_command,
+        mover_command=options.mover_command or known.mover_command,
+    )
+
+
+def keep_ports(config: ClusterConfig, progress: Callable[[str], None]) -> ClusterConfig:
+    """The configuration with new ports for servers whose old ones somebody else took."""
+    nats, postgres = config.nats, config.postgres
+    taken: list[int] = []
+    if isinstance(nats, EmbeddedNats):
+        port = keep_or_choose(nats.port)
+        monitor = keep_or_choose(nats.monitor_port, taken=[port])
+        taken += [port, monitor]
+        nats = msgspec.structs.replace(nats, port=port, monitor_port=monitor)
+    if isinstance(postgres, EmbeddedPostgres):
+        port = keep_or_choose(postgres.port, taken=taken)
+        postgres = msgspec.structs.replace(postgres, port=port)
+    changed = msgspec.structs.replace(config, nats=nats, postgres=postgres)
+    if changed != config:
+        progress("another program took a port of the cluster: it moves to a new one")
+    return changed
