@@ -193,6 +193,8 @@ class Journal:
 
     async def keep_segment(self, replica: ReplicaId, segment: str) -> None:
         """Notes on disk that this kept descriptor holds the replica."""
+        if self.segments.get(replica) == segment:
+            return
         self.segments[replica] = segment
         await self._surely(lambda: self._file.keep(replica, segment))
 

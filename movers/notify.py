@@ -81,10 +81,10 @@ class Notifier:
         """The mover stops in good order."""
         self._send(f"STOPPING=1\nSTATUS={_one_line(status)}")
 
-    def keep(self, name: str, descriptor: int) -> bool:
+    def keep(self, name: str, fd: int) -> None:
         """Asks the supervisor to keep a copy of a descriptor. The copy is on its way when this
-        returns True, so a crash of the mover right after cannot lose it."""
-        return self._send(f"FDSTORE=1\nFDNAME={name}", descriptor)
+        returns, so a crash of the mover right after cannot lose it."""
+        self._send(f"FDSTORE=1\nFDNAME={name}", fd)
 
     def forget(self, name: str) -> None:
         """Asks the supervisor to close what it keeps under this name."""
@@ -96,21 +96,20 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, text: str, descriptor: int | None = None) -> bool:
+    def _send(self, text: str, descriptor: int | None = None) -> None:
         if self._socket is None:
-            return False
+            return
         rights = [] if descriptor is None else [_rights(descriptor)]
         for _ in range(SEND_TRIES_MAX):
             try:
                 self._socket.sendmsg([text.encode()], rights, 0, self._address)
-                return True
+                return
             except BlockingIOError:  # its queue is full: it reads it soon
                 time.sleep(SEND_PAUSE_S)
             except OSError as error:
                 _logger.warning("the supervisor cannot be told %r: %s", text, error)
-                return False
+                return
         _logger.warning("the supervisor does not read its messages")
-        return False
 
 
 def _rights(descriptor: int) -> tuple[int, int, array.array[int]]:

@@ -17,20 +17,19 @@ DRAM_BYTES: Final = 1 << 30
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`listen` and `advertise` are the data port's; everything that the node keeps is in
-    `data_dir`. Times in seconds. The `*_max` are limits of this process."""
+    """`listen` (host:port) and `advertise` (a host) are the data port's; everything that the node
+    keeps is in `data_dir`. Times in seconds. The `*_max` are limits of this process."""
 
     cluster: str
     node: NodeId
     nats_url: str
     data_dir: Path
     socket: Path
-    listen_host: str
-    listen_port: int
+    listen: str
     advertise: str | None
     dram_bytes: int
     heartbeat_s: float
-    operations_max: int = 4
+    operations_max: int = 8
     connections_max: int = 1024
     puts_max: int = 64
     room_wait_s: float = 10.0
@@ -39,19 +38,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """The settings of a process with this environment. Raises InvalidArgument."""
     data_dir = Path(_required(environ, "TENSORCAST_DATA_DIR"))
-    host, port = _host_port(environ.get("TENSORCAST_DATA_LISTEN", "127.0.0.1:0"))
     return Settings(
         cluster=parse_cluster(environ.get("TENSORCAST_CLUSTER", "default")),
         node=parse_node(_required(environ, "TENSORCAST_NODE")),
         nats_url=_required(environ, "TENSORCAST_NATS_URL"),
         data_dir=data_dir,
         socket=_socket(environ.get("TENSORCAST_SOCKET", str(data_dir / "mover.sock"))),
-        listen_host=host,
-        listen_port=port,
+        listen=_host_port(environ.get("TENSORCAST_DATA_LISTEN", "127.0.0.1:0")),
         advertise=environ.get("TENSORCAST_DATA_ADVERTISE") or None,
         dram_bytes=int(_number(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN)),
         heartbeat_s=_number(environ, "TENSORCAST_HEARTBEAT_S", 1.0, 0.05),
-        operations_max=int(_number(environ, "TENSORCAST_OPERATIONS_MAX", 4, 1)),
+        operations_max=int(_number(environ, "TENSORCAST_OPERATIONS_MAX", 8, 1)),
     )
 
 
@@ -62,13 +59,13 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _host_port(text: str) -> tuple[str, int]:
+def _host_port(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise InvalidArgument(
             f"TENSORCAST_DATA_LISTEN is {text!r}.", hint="Write it as host:port; port 0 is any."
         )
-    return host.strip("[]"), int(port)
+    return text
 
 
 def _socket(text: str) -> Path:

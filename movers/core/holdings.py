@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.key import KeyStatus
+from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.aggregates.operation import OPEN, Operation
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
+from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import ArtifactId, Key, NodeId, OperationId, Tier, replica_id
@@ -110,3 +114,44 @@ def choose_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> Work
     if has_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
     return Materialize(artifact=artifact)
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """Another node that has (part of) an artifact, and how it can be reached."""
+
+    node: NodeId
+    address: str
+    transports: tuple[str, ...]
+    chunks: ChunkSet
+    is_filling: bool
+
+
+def peers_with(
+    view: ClusterView, artifact: ArtifactId, node: NodeId, preferred: Sequence[NodeId] = ()
+) -> tuple[Peer, ...]:
+    """The other nodes that are up and have a replica of the artifact, ready or filling: the
+    preferred ones first, then the complete ones, then by name."""
+    found: dict[NodeId, Peer] = {}
+    for id_ in view.replicas_by_artifact.get(artifact, frozenset()):
+        replica = view.replicas[id_]
+        owner = view.nodes.get(replica.node)
+        if replica.node == node or owner is None or owner.status is not NodeStatus.UP:
+            continue
+        if replica.status not in (ReplicaStatus.FILLING, ReplicaStatus.READY):
+            continue
+        known = found.get(replica.node)
+        is_filling = replica.status is ReplicaStatus.FILLING
+        found[replica.node] = Peer(
+            node=replica.node,
+            address=owner.address,
+            transports=owner.transports,
+            chunks=replica.chunks | known.chunks if known else replica.chunks,
+            is_filling=is_filling and (known is None or known.is_filling),
+        )
+    rank = {name: place for place, name in enumerate(preferred)}
+    return tuple(
+        sorted(
+            found.values(),
+            key=lambda peer: (rank.get(peer.node, len(rank)), peer.is_filling, peer.node),
+        )
+    )

@@ -33,7 +33,7 @@ def receive(supervisor: socket.socket) -> tuple[str, list[int]]:
 def test_without_a_supervisor_nothing_happens():
     notifier = Notifier.from_environ({})
     notifier.ready("serving")
-    assert not notifier.keep("segment", 0)
+    notifier.keep("segment", 0)
     notifier.close()
 
 
@@ -43,7 +43,7 @@ def test_messages_and_descriptors_arrive(supervisor: socket.socket, tmp_path: Pa
     assert receive(supervisor) == ("READY=1\nSTATUS=serving on n1", [])
     memory = os.memfd_create("segment")
     os.write(memory, b"kept")
-    assert notifier.keep("segment-1", memory)
+    notifier.keep("segment-1", memory)
     text, (copy,) = receive(supervisor)
     assert text == "FDSTORE=1\nFDNAME=segment-1"
     assert os.pread(copy, 4, 0) == b"kept"
@@ -57,7 +57,7 @@ def test_messages_and_descriptors_arrive(supervisor: socket.socket, tmp_path: Pa
 
 def test_a_supervisor_that_is_gone_is_no_error(tmp_path: Path):
     notifier = Notifier(str(tmp_path / "nobody"))
-    assert not notifier.keep("segment", 0)
+    notifier.keep("segment", 0)
     notifier.close()
 
 

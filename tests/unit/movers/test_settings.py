@@ -16,7 +16,7 @@ def test_the_least_environment_is_enough():
     settings = read_settings(GOOD)
     assert settings.cluster == "default"
     assert str(settings.socket) == "/data/n1/mover.sock"
-    assert (settings.listen_host, settings.listen_port) == ("127.0.0.1", 0)
+    assert settings.listen == "127.0.0.1:0"
 
 
 def test_everything_can_be_set():
@@ -29,7 +29,7 @@ def test_everything_can_be_set():
             "TENSORCAST_HEARTBEAT_S": "0.25",
         }
     )
-    assert (settings.listen_host, settings.listen_port) == ("::1", 99)
+    assert settings.listen == "[::1]:99"
     assert settings.advertise == "n1.example"
     assert settings.dram_bytes == 1 << 30
     assert settings.heartbeat_s == 0.25

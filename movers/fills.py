@@ -1,0 +1,180 @@
+"""Bringing an artifact into this node's memory: from other nodes, or from the node's own disk.
+
+One fill an artifact at a time; who comes second waits and finds it done. What was filled before a
+fault or a crash stays, so the next fill moves only what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from tensorcast.log.follower import Follower
+from tensorcast.movers.core.holdings import operation_making
+from tensorcast.movers.memory.memfd import Segment
+from tensorcast.movers.pulls import Moved, Puller
+from tensorcast.movers.replicas import complete, drop, filled, start
+from tensorcast.movers.reports import Life, Reporter
+from tensorcast.movers.residents import Phase, Resident, Residents
+from tensorcast.movers.room import Room
+from tensorcast.movers.threads import in_thread
+from tensorcast.movers.tiers.base import Tier as Store
+from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.commands import Command, CorruptReplica
+from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError
+from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier, replica_id
+from tensorcast.schema.tensors import Manifest
+
+Fetch = Callable[[Resident, EventId], Awaitable[Moved]]
+
+
+class Fills:
+    """See the module."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        room: Room,
+        disk: Store,
+        puller: Puller,
+        reporter: Reporter,
+        follower: Follower,
+        life: Life,
+    ) -> None:
+        self._residents = residents
+        self._room = room
+        self._disk = disk
+        self._puller = puller
+        self._reporter = reporter
+        self._follower = follower
+        self._life = life
+        self._locks: dict[ArtifactId, asyncio.Lock] = {}
+        self._interested: Counter[ArtifactId] = Counter()
+        self._idle_since: dict[ArtifactId, float] = {}
+
+    async def materialize(
+        self, artifact: ArtifactId, preferred: Sequence[NodeId], cause: EventId
+    ) -> Moved:
+        """Pulls what is missing from other nodes. Raises what the last source's fault stands for,
+        OutOfCapacity, NotFound."""
+
+        async def fetch(resident: Resident, cause: EventId) -> Moved:
+            return await self._puller.pull(resident, preferred, cause)
+
+        return await self._fill(artifact, fetch, cause)
+
+    async def load(self, artifact: ArtifactId, cause: EventId) -> Moved:
+        """Reads the artifact from the disk. Raises Corrupt (and reports the chunks of the disk's
+        replica), OutOfCapacity, NotFound."""
+        return await self._fill(artifact, self._read_disk, cause)
+
+    async def discard(self, artifact: ArtifactId) -> None:
+        """Drops a half-filled replica, unless somebody else is filling it or waits for it."""
+        resident = self._residents.find(artifact)
+        is_wanted = self._interested[artifact] > 0
+        if resident is None or resident.phase is not Phase.FILLING or is_wanted:
+            return
+        self._idle_since.pop(artifact, None)
+        await self._reporter.report([drop(resident, self._life)], None)
+        await self._residents.drop(resident)
+
+    async def discard_idle(self, idle_s: float = 0.0) -> None:
+        """Drops half-filled replicas that no open operation has wanted for `idle_s` seconds."""
+        now = asyncio.get_running_loop().time()
+        view, node = self._follower.view, self._life.node
+        for resident in self._residents.all():
+            wanted = operation_making(view, resident.id, node, Tier.DRAM)
+            if resident.phase is not Phase.FILLING or wanted or self._interested[resident.id]:
+                self._idle_since.pop(resident.id, None)
+            elif now - self._idle_since.setdefault(resident.id, now) >= idle_s:
+                await self.discard(resident.id)
+
+    # ---- the frame of every fill -----------------------------------------------------------
+
+    async def _fill(self, artifact: ArtifactId, fetch: Fetch, cause: EventId) -> Moved:
+        async with self._alone(artifact):
+            await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
+            if self._residents.find_ready(artifact) is not None:
+                return Moved()
+            resident = await self._target(self._sealed(artifact), cause)
+            moved = await self._fetch(resident, fetch, cause)
+            if self._residents.find(artifact) is resident:
+                await self._reporter.report([complete(resident, self._life)], cause)
+                self._residents.set_phase(resident, Phase.READY)
+            elif self._residents.find_ready(artifact) is None:
+                raise NotFound(f"Artifact {artifact} was dropped while it was filled.")
+            return moved
+
+    async def _fetch(self, resident: Resident, fetch: Fetch, cause: EventId) -> Moved:
+        if not resident.missing.ranges:
+            return Moved()
+        try:
+            with self._residents.borrow(resident):
+                return await fetch(resident, cause)
+        except TensorCastError:
+            if self._residents.find_ready(resident.id) is None:
+                raise
+            return Moved()  # a put of the same content came first
+
+    @asynccontextmanager
+    async def _alone(self, artifact: ArtifactId) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(artifact, asyncio.Lock())
+        self._interested[artifact] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._interested[artifact] -= 1
+            if not self._interested[artifact]:
+                del self._interested[artifact], self._locks[artifact]
+
+    def _sealed(self, artifact: ArtifactId) -> Artifact:
+        found = self._follower.view.artifacts.get(artifact)
+        if found is None or found.status is not ArtifactStatus.SEALED:
+            raise NotFound(f"There is no artifact {artifact} any more.", artifact=artifact)
+        return found
+
+    async def _target(self, artifact: Artifact, cause: EventId) -> Resident:
+        """The half-filled resident, or a new one; the log hears what it has."""
+        resident = self._residents.find(artifact.id)
+        if resident is None:
+            lent = await self._room.find(artifact.manifest.size_bytes, self.discard_idle)
+            resident = await self._residents.add(artifact, lent.segment, Phase.FILLING)
+        commands: list[Command] = [start(resident, self._life)]
+        if resident.chunks.ranges:
+            commands.append(filled(resident, resident.chunks, self._life))
+        await self._reporter.report(commands, cause)
+        return resident
+
+    # ---- from the disk ---------------------------------------------------------------------
+
+    async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:
+        good = await in_thread(
+            load_segment, self._disk, resident.id, resident.manifest, resident.segment
+        )
+        self._residents.add_chunks(resident, good)
+        damaged = ChunkSet.full(resident.manifest.chunks_total) - good
+        if not damaged.ranges:
+            return Moved(resident.manifest.size_bytes, {"disk": resident.manifest.size_bytes})
+        detail = f"{len(damaged)} chunks on disk do not match their digests"
+        corrupt = CorruptReplica(
+            replica=replica_id(resident.id, self._life.node, Tier.DISK),
+            epoch=self._life.epoch,
+            chunks=damaged,
+            detail=detail,
+        )
+        self._residents.set_on_disk(resident.id, None)
+        commands = [filled(resident, good, self._life)] if good.ranges else []
+        await self._reporter.report([corrupt, *commands], cause)
+        raise Corrupt(f"{detail}.", artifact=resident.id, node=self._life.node)
+
+
+def load_segment(
+    disk: Store, artifact: ArtifactId, manifest: Manifest, segment: Segment
+) -> ChunkSet:
+    """Fills a segment from a tier; returns the chunks that match. Blocks. Raises as `Tier.load`."""
+    with segment.memory[: manifest.size_bytes] as memory:
+        return disk.load(artifact, manifest, memory)

@@ -1,0 +1,134 @@
+"""The mover process: `python -m tensorcast.movers.main`. Owns the order of start and stop.
+
+Exit status: 0 stopped in good order, 1 broken, 2 wrong settings, 3 fenced by a newer life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from tensorcast.log.jetstream import JetStreamLog, connect_log
+from tensorcast.movers.agent import Fenced
+from tensorcast.movers.journal import Journal
+from tensorcast.movers.mover import Mover
+from tensorcast.movers.notify import Notifier, adopt_descriptors
+from tensorcast.movers.settings import Settings, read_settings
+from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
+
+EXIT_BROKEN: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_FENCED: Final = 3
+RETRY_S: Final = 0.2
+LOCK_TRIES_MAX: Final = 20
+
+_logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Runs a mover until it is told to stop; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = read_settings(os.environ)
+    except InvalidArgument as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    kept = adopt_descriptors(os.environ, os.getpid())
+    notifier = Notifier.from_environ(os.environ)
+    try:
+        return asyncio.run(_run(settings, kept, notifier))
+    except TensorCastError as error:
+        return _give_up([error], notifier)
+    except ExceptionGroup as group:
+        fenced, others = group.split(Fenced)
+        known, unknown = others.split(TensorCastError) if others else (None, None)
+        if unknown is not None:
+            raise
+        if fenced is not None:
+            _logger.error("fenced: %s", leaves(fenced)[0])
+            return EXIT_FENCED
+        return _give_up(leaves(known) if known else [], notifier)
+    finally:
+        notifier.close()
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The exceptions of a group, without the groups."""
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+def _give_up(errors: Sequence[BaseException], notifier: Notifier) -> int:
+    for error in errors:
+        _logger.error("%s", error)
+        notifier.status(str(error))
+    return EXIT_BROKEN
+
+
+async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    with ExitStack() as owned:
+        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        owned.callback(os.close, await _lock(settings.data_dir))
+        journal = Journal(settings.data_dir / "journal.db")
+        owned.callback(journal.close)
+        log = await _connect(settings, notifier.status, stopping)
+        if log is None:
+            return 0
+        try:
+            with Mover(settings, log, journal, notifier) as mover:
+                await mover.live(kept, stopping)
+        finally:
+            await log.aclose()
+    return 0
+
+
+async def _lock(folder: Path) -> int:
+    """Two movers must never share a folder. Raises Unavailable."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(LOCK_TRIES_MAX):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        await asyncio.sleep(RETRY_S / 2)
+    os.close(lock)
+    raise Unavailable(
+        f"Another mover uses {folder}.", hint="Stop it, or give this one a folder of its own."
+    )
+
+
+async def _connect(
+    settings: Settings, status: Callable[[str], None], stopping: asyncio.Event
+) -> JetStreamLog | None:
+    """The log, as soon as it can be reached; None when the mover is to stop before that."""
+    told = ""
+    while not stopping.is_set():
+        try:
+            return await connect_log(
+                settings.nats_url, settings.cluster, name=f"mover {settings.node}"
+            )
+        except Unavailable as error:
+            if str(error) != told:
+                told = str(error)
+                _logger.warning("%s", told)
+                status(f"waiting for NATS: {told}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), RETRY_S)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

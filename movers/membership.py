@@ -1,0 +1,144 @@
+"""The node in the cluster: it joins, tells that it lives, joins again when given up, leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from tensorcast.log.execute import execute
+from tensorcast.log.follower import Follower
+from tensorcast.log.jetstream import JetStreamLog
+from tensorcast.log.writer import Writer
+from tensorcast.movers.memory.pool import Pool
+from tensorcast.movers.reports import Life
+from tensorcast.movers.residents import Residents
+from tensorcast.movers.settings import Settings
+from tensorcast.schema import subjects
+from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.commands import JoinNode, LeaveNode
+from tensorcast.schema.errors import Rejected
+from tensorcast.schema.ids import Epoch, Tier
+
+JOINS_MAX: Final = 3
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]"})
+
+_logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """Keeps this node's place in the log. `address` is where its data port listens."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: JetStreamLog,
+        writer: Writer,
+        follower: Follower,
+        life: Life,
+        pool: Pool,
+        residents: Residents,
+        address: str,
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._writer = writer
+        self._follower = follower
+        self._life = life
+        self._pool = pool
+        self._residents = residents
+        self._address = advertise(address, settings.advertise)
+
+    async def join(self) -> None:
+        """Begins a new life of the node: the epoch after the last one. Raises Rejected when
+        another mover of the same name keeps coming first."""
+        for attempt in range(1, JOINS_MAX + 1):
+            known = self._follower.view.nodes.get(self._life.node)
+            # Known before it is written: the watcher must take it for ours.
+            self._life.epoch = Epoch((known.epoch if known else 0) + 1)
+            try:
+                await execute(self._writer, self._follower, [self._command()], actor=self._actor)
+                return
+            except Rejected:
+                if attempt == JOINS_MAX:
+                    raise
+
+    @property
+    def _actor(self) -> str:
+        return self._life.actor
+
+    def _command(self) -> JoinNode:
+        return JoinNode(
+            node=self._life.node,
+            epoch=self._life.epoch,
+            address=self._address,
+            tiers={
+                Tier.DRAM: self._settings.dram_bytes,
+                Tier.DISK: disk_capacity(self._settings.data_dir) + self._residents.disk_bytes(),
+            },
+            transports=("tcp",),
+        )
+
+    async def rejoin(self, lost: asyncio.Event) -> None:
+        """Joins anew each time the cluster has given this life up, for ever."""
+        while True:
+            await lost.wait()
+            lost.clear()
+            _logger.warning("this node was declared lost; it joins again")
+            await self.join()
+
+    async def leave(self) -> None:
+        """Ends this life in good order."""
+        known = self._follower.view.nodes.get(self._life.node)
+        if known is None or known.epoch != self._life.epoch or known.status is NodeStatus.LEFT:
+            return
+        command = LeaveNode(node=self._life.node, epoch=self._life.epoch)
+        await execute(self._writer, self._follower, [command], actor=self._actor)
+
+    async def beat(self) -> None:
+        """Tells every `heartbeat_s` that the node lives, for ever."""
+        subject = subjects.heartbeat(self._settings.cluster, self._life.node)
+        while True:
+            if self._log.nats.is_connected:
+                try:
+                    await self._log.nats.publish(subject, self._heartbeat())
+                except NatsError as error:
+                    _logger.info("no heartbeat: %s", error)
+            await asyncio.sleep(self._settings.heartbeat_s)
+
+    def _heartbeat(self) -> bytes:
+        stats = self._pool.stats()
+        disk_used = self._residents.disk_bytes()
+        tiers = {
+            "dram": {
+                "capacity": stats.capacity_bytes,
+                "used": stats.used_bytes + stats.retired_bytes,
+            },
+            "disk": {
+                "capacity": disk_capacity(self._settings.data_dir) + disk_used,
+                "used": disk_used,
+            },
+        }
+        return msgspec.json.encode({"epoch": self._life.epoch, "tiers": tiers})
+
+
+def advertise(address: str, host: str | None) -> str:
+    """Where others reach the data port: with the host that was set, else the address it listens
+    on, else (when that is every address) this machine's name."""
+    own_host, _, port = address.rpartition(":")
+    if host is None:
+        host = socket.gethostname() if own_host in _EVERYWHERE else own_host
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def disk_capacity(folder: Path) -> int:
+    """Bytes that are free for this user on the folder's disk."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,248 @@
+"""One life of a mover: the parts, wired, and the order in which they start and stop.
+
+The only file beside `main` that knows every concrete class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+
+from tensorcast.log.follower import Follower
+from tensorcast.log.jetstream import JetStreamLog
+from tensorcast.log.writer import Writer
+from tensorcast.movers.agent import Agent
+from tensorcast.movers.fills import Fills
+from tensorcast.movers.hibernation import hibernate
+from tensorcast.movers.journal import Journal
+from tensorcast.movers.membership import Membership
+from tensorcast.movers.memory.handover import Lifelines
+from tensorcast.movers.memory.pool import Pool
+from tensorcast.movers.notify import Notifier
+from tensorcast.movers.operations import Operations
+from tensorcast.movers.pulls import Puller
+from tensorcast.movers.puts import Puts
+from tensorcast.movers.readers import Readers
+from tensorcast.movers.recovery import Recovery
+from tensorcast.movers.reports import Life, Reporter
+from tensorcast.movers.residents import Residents
+from tensorcast.movers.room import Room
+from tensorcast.movers.settings import Settings
+from tensorcast.movers.sockets import SocketServer
+from tensorcast.movers.threads import in_thread
+from tensorcast.movers.tiers.disk import DiskTier
+from tensorcast.movers.transports.registry import make_transport
+from tensorcast.movers.transports.tcp.server import TcpServer
+from tensorcast.schema.errors import Conflict, Timeout, Unavailable
+from tensorcast.schema.socket import Stats, Welcome
+
+CATCH_UP_S_MAX: Final = 600.0
+SETTLE_S_MAX: Final = 5.0
+LEAVE_S_MAX: Final = 5.0
+TIDY_S: Final = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Mover:
+    """Owns everything that it makes; the log and the journal are the caller's. Use it once, as a
+    context."""
+
+    def __init__(
+        self, settings: Settings, log: JetStreamLog, journal: Journal, notifier: Notifier
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._journal = journal
+        self._notifier = notifier
+        self._images = settings.data_dir / "hibernate"
+        self._life = Life(settings.node)
+        self._follower = Follower(log)
+        self._writer = Writer(log)
+        self._pool = Pool(settings.dram_bytes, notifier)
+        self._disk = DiskTier(settings.data_dir / "disk")
+        self._lifelines = Lifelines()
+        self._reporter = Reporter(journal, self._life)
+        self._residents = Residents(settings.node, self._pool, journal, self._disk)
+        self._transport = make_transport("tcp", settings.cluster, settings.node)
+        self._server = TcpServer(settings.listen, self._residents, settings.cluster, settings.node)
+        self._wire()
+
+    def _wire(self) -> None:
+        settings, follower, life = self._settings, self._follower, self._life
+        room = Room(
+            self._pool,
+            self._residents,
+            self._lifelines,
+            self._reporter,
+            follower,
+            life,
+            wait_s=settings.room_wait_s,
+        )
+        puller = Puller(self._residents, self._transport, self._reporter, follower, life)
+        fills = Fills(self._residents, room, self._disk, puller, self._reporter, follower, life)
+        operations = Operations(self._residents, fills, self._disk, self._reporter, follower, life)
+        self._agent = Agent(
+            follower,
+            self._journal,
+            self._reporter,
+            operations,
+            fills,
+            life,
+            operations_max=settings.operations_max,
+        )
+        self._membership = Membership(
+            settings,
+            self._log,
+            self._writer,
+            follower,
+            life,
+            self._pool,
+            self._residents,
+            self._server.address,
+        )
+        self._readers = Readers(self._residents, self._lifelines, self._writer, follower, life)
+        self._puts = Puts(
+            self._residents,
+            room,
+            fills,
+            self._pool,
+            self._journal,
+            self._writer,
+            follower,
+            life,
+            puts_max=settings.puts_max,
+        )
+        self._recovery = Recovery(
+            self._residents,
+            self._pool,
+            self._notifier,
+            self._disk,
+            self._images,
+            self._journal,
+            self._reporter,
+            follower,
+            life,
+        )
+
+    def __enter__(self) -> Mover:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.close()
+        self._lifelines.close()
+        self._pool.close()
+
+    async def live(self, kept: Mapping[str, int], stopping: asyncio.Event) -> None:
+        """From the first look at the log to the last report: serves until `stopping` is set.
+        `kept` are the descriptors of an earlier life. Raises Fenced (in a group)."""
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._follower.run(), name="follower"),
+                tasks.create_task(self._writer.run(), name="writer"),
+                tasks.create_task(self._agent.watch(), name="watcher"),
+                tasks.create_task(self._journal.run(self._writer, self._follower), name="journal"),
+            ]
+            await self._remember(kept)
+            background += [
+                tasks.create_task(self._membership.beat(), name="heartbeat"),
+                tasks.create_task(self._membership.rejoin(self._agent.lost), name="rejoin"),
+                tasks.create_task(self._tidy(), name="tidy"),
+                tasks.create_task(self._check(), name="check"),
+            ]
+            self._agent.start(tasks)
+            await self._serve(tasks, stopping)
+            await self._agent.stop()
+            await self._end()
+            for task in background:
+                task.cancel()
+
+    async def _remember(self, kept: Mapping[str, int]) -> None:
+        """Catches up with the log, pays what the last life owed it, and joins."""
+        last = await self._log.last_seq()
+        await self._follower.wait_for(last, CATCH_UP_S_MAX)
+        await self._agent.watched(last)
+        if self._journal.pending:
+            await self._journal.settled()
+        await self._recovery.find_stored()
+        await self._recovery.adopt(kept)
+        await self._membership.join()
+        await self._recovery.reconcile()
+
+    async def _check(self) -> None:
+        await self._recovery.check(self._notifier.status)
+        self._notifier.status(self._about())
+
+    async def _serve(self, tasks: asyncio.TaskGroup, stopping: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        sockets = SocketServer(
+            self._settings.socket,
+            self._readers,
+            self._puts,
+            self._welcome,
+            self._stats,
+            connections_max=self._settings.connections_max,
+        )
+        loop.add_reader(self._lifelines.fileno(), self._lifelines.reap)
+        serving = tasks.create_task(sockets.serve(), name="sockets")
+        try:
+            self._notifier.ready(self._about())
+            _logger.info("node %s serves, epoch %d", self._life.node, self._life.epoch)
+            await stopping.wait()
+            self._notifier.stopping("stopping")
+        finally:
+            sockets.close()
+            serving.cancel()
+            loop.remove_reader(self._lifelines.fileno())
+        await asyncio.wait([serving])
+        await self._puts.finished()
+
+    async def _end(self) -> None:
+        """Keeps what only the memory has, and leaves."""
+        await in_thread(self._server.close)
+        await self._transport.aclose()
+        await hibernate(self._residents, self._images, self._notifier.status)
+        with suppress(TimeoutError, Unavailable, Timeout, Conflict):
+            async with asyncio.timeout(SETTLE_S_MAX):
+                await self._journal.settled()
+            async with asyncio.timeout(LEAVE_S_MAX):
+                await self._membership.leave()
+        _logger.info("node %s has stopped", self._life.node)
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_S)
+            await self._agent.tidy()
+
+    def _about(self) -> str:
+        return f"epoch {self._life.epoch}, data port {self._server.address}"
+
+    def _welcome(self) -> Welcome:
+        return Welcome(cluster=self._settings.cluster, node=self._life.node, epoch=self._life.epoch)
+
+    def _stats(self) -> Stats:
+        pool = self._pool.stats()
+        return Stats(
+            node=self._life.node,
+            epoch=self._life.epoch,
+            capacity_bytes=pool.capacity_bytes,
+            used_bytes=pool.used_bytes + pool.retired_bytes,
+            segments=pool.segments,
+            segments_free=pool.segments_free,
+            replicas=len(self._residents.all()),
+            puts_open=self._puts.total,
+            readers=self._lifelines.total(),
+            journal_pending=self._journal.pending,
+            log_seq=self._follower.view.at,
+            descriptors=len(os.listdir("/proc/self/fd")),
+        )

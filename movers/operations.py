@@ -1,0 +1,205 @@
+"""What each kind of work does. An operation that raises has failed with the fault of its error."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tensorcast.log.follower import Follower
+from tensorcast.movers.core.holdings import is_claimed
+from tensorcast.movers.fills import Fills
+from tensorcast.movers.memory.verify import verify_chunks
+from tensorcast.movers.pulls import Moved
+from tensorcast.movers.replicas import corrupt, drop, evict
+from tensorcast.movers.reports import Life, Reporter
+from tensorcast.movers.residents import Phase, Resident, Residents
+from tensorcast.movers.threads import in_thread
+from tensorcast.movers.tiers.base import Tier as Store
+from tensorcast.schema.aggregates.replica import ReplicaStatus
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.commands import (
+    CompleteReplica,
+    CorruptReplica,
+    DropReplica,
+    EvictReplica,
+)
+from tensorcast.schema.errors import Corrupt, NotFound, PermissionDenied, Unavailable
+from tensorcast.schema.ids import ArtifactId, EventId, ReplicaId, Tier, replica_id
+from tensorcast.schema.tensors import Manifest
+from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify, Work
+
+
+class Operations:
+    """Does work on this node's replicas."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        fills: Fills,
+        disk: Store,
+        reporter: Reporter,
+        follower: Follower,
+        life: Life,
+    ) -> None:
+        self._residents = residents
+        self._fills = fills
+        self._disk = disk
+        self._reporter = reporter
+        self._follower = follower
+        self._life = life
+
+    async def do(self, work: Work, cause: EventId) -> Moved:
+        """Does the work and reports what becomes of replicas; what becomes of the operation is the
+        caller's to report. Repeating finished work changes nothing. Raises TensorCastError."""
+        match work:
+            case Materialize():
+                return await self._fills.materialize(work.artifact, work.sources, cause)
+            case Load():
+                return await self._fills.load(work.artifact, cause)
+            case Persist():
+                return await self._persist(work.artifact, cause)
+            case Evict(tier=Tier.DRAM):
+                return await self._evict_memory(work, cause)
+            case Evict():
+                return await self._evict_disk(work, cause)
+            case Verify(tier=Tier.DRAM):
+                return await self._verify_memory(work.artifact, cause)
+            case Verify():
+                return await self._verify_disk(work.artifact, cause)
+            case _:
+                assert_never(work)
+
+    async def _persist(self, artifact: ArtifactId, cause: EventId) -> Moved:
+        if self._residents.is_on_disk(artifact):
+            return Moved()
+        resident = self._ready(artifact)
+        with self._residents.borrow(resident):
+            await in_thread(store_resident, self._disk, resident)
+        self._residents.set_on_disk(artifact, resident.manifest)
+        stored = CompleteReplica(
+            replica=self._disk_replica(artifact),
+            artifact=artifact,
+            node=self._life.node,
+            tier=Tier.DISK,
+            epoch=self._life.epoch,
+            chunks_total=resident.manifest.chunks_total,
+        )
+        await self._reporter.report([stored], cause)
+        size_bytes = resident.manifest.size_bytes
+        return Moved(size_bytes, {"disk": size_bytes})
+
+    async def _evict_memory(self, work: Evict, cause: EventId) -> Moved:
+        resident = self._residents.find(work.artifact)
+        if resident is None:
+            return Moved()
+        self._check_unclaimed(work.artifact)
+        await self._reporter.report([evict(resident, work.reason, self._life)], cause)
+        await self._check_evicting(resident.replica)
+        await self._residents.drop(resident)
+        await self._reporter.report([drop(resident, self._life)], cause)
+        return Moved()
+
+    async def _evict_disk(self, work: Evict, cause: EventId) -> Moved:
+        manifest = self._manifest(work.artifact)
+        if not self._residents.is_on_disk(work.artifact):
+            return Moved()
+        self._check_unclaimed(work.artifact)
+        replica, epoch = self._disk_replica(work.artifact), self._life.epoch
+        leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)
+        await self._reporter.report([leaving], cause)
+        await self._check_evicting(replica)
+        self._residents.set_on_disk(work.artifact, None)
+        try:
+            await in_thread(self._disk.remove, work.artifact)
+        except BaseException:
+            self._residents.set_on_disk(work.artifact, manifest)
+            raise
+        await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
+        return Moved()
+
+    def _check_unclaimed(self, artifact: ArtifactId) -> None:
+        if is_claimed(self._follower.view, artifact, self._life.node):
+            raise PermissionDenied(
+                f"Artifact {artifact} is pinned or leased.",
+                hint="Unpin it or wait for its leases to end.",
+                artifact=artifact,
+                node=self._life.node,
+            )
+
+    async def _check_evicting(self, replica: ReplicaId) -> None:
+        """Destructive work waits for the log: a fenced mover never gets past this."""
+        await self._reporter.settled()
+        found = self._follower.view.replicas.get(replica)
+        if found is not None and found.status is not ReplicaStatus.EVICTING:
+            raise Unavailable(f"Replica {replica} is {found.status}; it cannot be evicted now.")
+
+    async def _verify_memory(self, artifact: ArtifactId, cause: EventId) -> Moved:
+        resident = self._ready(artifact)
+        with self._residents.borrow(resident):
+            good = await in_thread(verify_chunks, resident.segment.memory, resident.manifest)
+        damaged = ChunkSet.full(resident.manifest.chunks_total) - good
+        if damaged.ranges:
+            self._residents.lose_chunks(resident, damaged)
+            detail = self._damage(damaged, resident.manifest, "memory")
+            await self._reporter.report([corrupt(resident, damaged, detail, self._life)], cause)
+            raise Corrupt(detail, artifact=artifact, node=self._life.node)
+        return Moved()
+
+    async def _verify_disk(self, artifact: ArtifactId, cause: EventId) -> Moved:
+        manifest = self._manifest(artifact)
+        if not self._residents.is_on_disk(artifact):
+            raise self._absent(artifact, Tier.DISK)
+        damaged = await in_thread(self._disk.verify, artifact, manifest)
+        if damaged.ranges:
+            self._residents.set_on_disk(artifact, None)
+            detail = self._damage(damaged, manifest, "the disk")
+            report = CorruptReplica(
+                replica=self._disk_replica(artifact),
+                epoch=self._life.epoch,
+                chunks=damaged,
+                detail=detail,
+            )
+            await self._reporter.report([report], cause)
+            raise Corrupt(detail, artifact=artifact, node=self._life.node)
+        return Moved()
+
+    def _damage(self, damaged: ChunkSet, manifest: Manifest, where: str) -> str:
+        return (
+            f"{len(damaged)} of {manifest.chunks_total} chunks in {where} of node "
+            f"{self._life.node} do not match their digests."
+        )
+
+    def _ready(self, artifact: ArtifactId) -> Resident:
+        resident = self._residents.find(artifact)
+        if resident is None:
+            raise self._absent(artifact, Tier.DRAM)
+        if resident.phase is not Phase.READY:
+            raise Unavailable(
+                f"The replica in memory has {len(resident.chunks)} of "
+                f"{resident.manifest.chunks_total} chunks.",
+                hint="Wait until it is ready.",
+                artifact=artifact,
+                node=self._life.node,
+            )
+        return resident
+
+    def _absent(self, artifact: ArtifactId, tier: Tier) -> NotFound:
+        return NotFound(
+            f"Node {self._life.node} has no {tier} replica of artifact {artifact}.",
+            artifact=artifact,
+            node=self._life.node,
+        )
+
+    def _manifest(self, artifact: ArtifactId) -> Manifest:
+        found = self._follower.view.artifacts.get(artifact)
+        if found is None:
+            raise NotFound(f"There is no artifact {artifact}.", artifact=artifact)
+        return found.manifest
+
+    def _disk_replica(self, artifact: ArtifactId) -> ReplicaId:
+        return replica_id(artifact, self._life.node, Tier.DISK)
+
+
+def store_resident(disk: Store, resident: Resident) -> None:
+    """Writes a resident to a tier. Blocks: call it in a thread, with the resident borrowed."""
+    with resident.segment.memory[: resident.manifest.size_bytes] as memory:
+        disk.persist(resident.id, resident.manifest, memory)

@@ -1,0 +1,148 @@
+"""One transfer, run: the pure machine of `core.transfer` with real channels and a real log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tensorcast.log.follower import Follower
+from tensorcast.movers.core.holdings import peers_with
+from tensorcast.movers.core.sources import Source
+from tensorcast.movers.core.transfer import (
+    Completion,
+    Target,
+    Transfer,
+    TransferStatus,
+    Turn,
+    advance,
+    begin,
+    learn,
+)
+from tensorcast.movers.links import Links
+from tensorcast.movers.replicas import filled
+from tensorcast.movers.reports import Life, Reporter
+from tensorcast.movers.residents import Resident, Residents
+from tensorcast.movers.transports.base import Transport
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.events import ReplicaFilled
+from tensorcast.schema.faults import to_error
+from tensorcast.schema.ids import ArtifactId, EventId, NodeId
+
+NEWS_S: Final = 0.5
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Bytes that came, in all and by transport."""
+
+    size_bytes: int = 0
+    transports: dict[str, int] = {}
+
+
+class Puller:
+    """Fills residents from other nodes."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        transport: Transport,
+        reporter: Reporter,
+        follower: Follower,
+        life: Life,
+    ) -> None:
+        self._residents = residents
+        self._transport = transport
+        self._reporter = reporter
+        self._follower = follower
+        self._life = life
+
+    async def pull(self, resident: Resident, preferred: Sequence[NodeId], cause: EventId) -> Moved:
+        """Pulls what the resident misses from the nodes that have it, `preferred` ones first.
+        Raises what the fault of the last source stands for; what came before stays."""
+        target = Target(artifact=resident.id, node=self._life.node, epoch=self._life.epoch)
+        sources = self._sources(resident.id, preferred)
+        turn = begin(target, resident.manifest, resident.missing, sources)
+        region = self._transport.register(resident.segment.memory)
+        try:
+            async with Links(self._transport, region, self._address) as links:
+                transfer = await self._run(turn, links, resident, preferred, cause)
+        finally:
+            region.close()
+        if transfer.status is TransferStatus.FAILED and transfer.fault is not None:
+            raise to_error(
+                transfer.fault, artifact=resident.id, node=self._life.node, operation=None
+            )
+        return Moved(transfer.bytes_moved, transfer.transports)
+
+    async def _run(
+        self,
+        turn: Turn,
+        links: Links,
+        resident: Resident,
+        preferred: Sequence[NodeId],
+        cause: EventId,
+    ) -> Transfer:
+        """record -> post -> completions -> advance, until nothing is missing or nobody has it."""
+        seen = self._follower.view
+        while True:
+            await self._record(turn, resident, cause)
+            links.post(turn.pulls)
+            if turn.status is not TransferStatus.RUNNING or resident.is_dropped:
+                return turn.transfer
+            completions = await links.completions(NEWS_S)
+            turn = self._advance(turn.transfer, completions, resident)
+            if self._has_news(seen, resident.id):
+                seen = self._follower.view
+                turn = _merge(turn, learn(turn.transfer, self._sources(resident.id, preferred)))
+
+    def _advance(
+        self, transfer: Transfer, completions: Sequence[Completion], resident: Resident
+    ) -> Turn:
+        missing = transfer.missing
+        merged = Turn(transfer=transfer)
+        for completion in completions:
+            merged = _merge(merged, advance(merged.transfer, completion))
+        self._residents.add_chunks(resident, missing - merged.transfer.missing)
+        return merged
+
+    async def _record(self, turn: Turn, resident: Resident, cause: EventId) -> None:
+        """Progress only: that it is complete, or failed, is reported by the frame."""
+        news = [event.chunks for event in turn.events if isinstance(event, ReplicaFilled)]
+        commands = [filled(resident, chunks, self._life) for chunks in news]
+        if commands and not resident.is_dropped:
+            await self._reporter.report(commands, cause)
+
+    def _has_news(self, seen: ClusterView, artifact: ArtifactId) -> bool:
+        view = self._follower.view
+        if view is seen:
+            return False
+        members = view.replicas_by_artifact.get(artifact, frozenset())
+        return view.nodes is not seen.nodes or any(
+            view.replicas[id_] is not seen.replicas.get(id_) for id_ in members
+        )
+
+    def _sources(self, artifact: ArtifactId, preferred: Sequence[NodeId]) -> tuple[Source, ...]:
+        name = self._transport.name
+        peers = peers_with(self._follower.view, artifact, self._life.node, preferred)
+        return tuple(
+            Source(node=peer.node, chunks=peer.chunks, is_filling=peer.is_filling, transport=name)
+            for peer in peers
+            if name in peer.transports
+        )
+
+    def _address(self, peer: NodeId) -> str:
+        node = self._follower.view.nodes.get(peer)
+        if node is None:
+            raise Unavailable(f"Node {peer} is not known.", node=peer)
+        return node.address
+
+
+def _merge(first: Turn, second: Turn) -> Turn:
+    """Both turns' work, in order."""
+    return Turn(
+        transfer=second.transfer,
+        pulls=(*first.pulls, *second.pulls),
+        events=(*first.events, *second.events),
+    )

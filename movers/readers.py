@@ -1,0 +1,150 @@
+"""Reading on this node: what is asked for is found, brought here if need be, and granted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from tensorcast.log.execute import Appender, execute
+from tensorcast.log.follower import Follower
+from tensorcast.log.identity import new_event_id
+from tensorcast.movers.core.holdings import (
+    choose_demand,
+    is_open,
+    operation_making,
+    resolve_artifact,
+)
+from tensorcast.movers.memory.handover import Lifelines
+from tensorcast.movers.reports import Life
+from tensorcast.movers.residents import Resident, Residents
+from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.aggregates.operation import Operation, OperationStatus
+from tensorcast.schema.commands import IssueOperation
+from tensorcast.schema.errors import Cancelled, NotFound, Timeout, Unavailable
+from tensorcast.schema.faults import to_error
+from tensorcast.schema.ids import ArtifactId, OperationId, Seq, Tier, derive_operation_id
+
+DEMAND: Final = "demand"
+FETCHES_MAX: Final = 3
+TIMEOUT_S_MAX: Final = 86_400.0
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A reader's descriptors, of which the caller closes its copies after sending them."""
+
+    resident: Resident
+    segment_fd: int
+    lifeline_fd: int
+
+
+class Readers:
+    """Grants read-only descriptors of residents."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        lifelines: Lifelines,
+        log: Appender,
+        follower: Follower,
+        life: Life,
+    ) -> None:
+        self._residents = residents
+        self._lifelines = lifelines
+        self._log = log
+        self._follower = follower
+        self._life = life
+
+    async def read(self, what: str, after: Seq, timeout_s: float, actor: str) -> Grant:
+        """Grants the artifact that a key or id stands for, as of event `after` or later. Makes a
+        replica first when the node has none. Raises NotFound, Timeout, Cancelled, or what the
+        fault of the operation stands for."""
+        try:
+            async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
+                artifact = await self._resolve(what, after)
+                return self._grant(await self._bring(artifact.id, actor))
+        except TimeoutError:
+            raise Timeout(
+                f"{what!r} did not arrive on node {self._life.node} in {timeout_s:g} s.",
+                hint="`tcctl op ls` shows how far it is; ask again to go on waiting.",
+                node=self._life.node,
+            ) from None
+
+    async def _resolve(self, what: str, after: Seq) -> Artifact:
+        view = self._follower.view
+        if view.at < after:
+            view = await self._follower.wait_for(after, TIMEOUT_S_MAX)
+        try:
+            return resolve_artifact(view, what)
+        except NotFound:  # perhaps the log knows more than we do
+            last = await self._log.last_seq()
+            return resolve_artifact(await self._follower.wait_for(last, TIMEOUT_S_MAX), what)
+
+    async def _bring(self, artifact: ArtifactId, actor: str) -> Resident:
+        for _ in range(FETCHES_MAX):
+            await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
+            resident = self._residents.find_ready(artifact)
+            if resident is not None:
+                return resident
+            await self._fetch(artifact, actor)
+        raise Unavailable(
+            f"Artifact {artifact} is dropped as soon as it arrives on node {self._life.node}.",
+            hint="The node's memory is too small for what is used at the same time.",
+            artifact=artifact,
+            node=self._life.node,
+        )
+
+    async def _fetch(self, artifact: ArtifactId, actor: str) -> None:
+        """Joins the operation that is making the replica, or issues one, and waits for its end or
+        for the replica, whichever is first."""
+        view, node = self._follower.view, self._life.node
+        operation = operation_making(view, artifact, node, Tier.DRAM)
+        if operation is None:
+            operation = await self._issue(artifact, actor)
+        ready = asyncio.ensure_future(
+            self._residents.wait_until(lambda: self._residents.find_ready(artifact) is not None)
+        )
+        ended = asyncio.ensure_future(
+            self._follower.wait_until(lambda view: not is_open(view, operation), TIMEOUT_S_MAX)
+        )
+        try:
+            await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            ended.cancel()
+        if self._residents.find_ready(artifact) is None:
+            self._raise_fault(self._follower.view.operations[operation])
+
+    async def _issue(self, artifact: ArtifactId, actor: str) -> OperationId:
+        operation = derive_operation_id(new_event_id(), DEMAND, 0)
+        issue = IssueOperation(
+            operation=operation,
+            node=self._life.node,
+            work=choose_demand(self._follower.view, artifact, self._life.node),
+            policy=DEMAND,
+        )
+        await execute(self._log, self._follower, [issue], actor=actor)
+        return operation
+
+    def _raise_fault(self, operation: Operation) -> None:
+        if operation.status is OperationStatus.CANCELLED:
+            raise Cancelled(
+                f"Operation {operation.id} was cancelled.",
+                artifact=operation.work.artifact,
+                node=operation.node,
+                operation=operation.id,
+            )
+        if operation.fault is not None and operation.status is OperationStatus.FAILED:
+            raise to_error(
+                operation.fault,
+                artifact=operation.work.artifact,
+                node=operation.node,
+                operation=operation.id,
+            )
+
+    def _grant(self, resident: Resident) -> Grant:
+        resident.used_at = time.monotonic()
+        name = resident.segment.name
+        return Grant(resident, resident.segment.open_read_only(), self._lifelines.grant(name))

@@ -1,0 +1,222 @@
+"""What a mover does with its past at a start: kept descriptors, images on disk, the log's memory.
+
+Quick things first (`adopt`, `reconcile`), so that the node serves at once; then, in the background
+(`check`), every byte is compared with its digest before a reader of this node may have it. Peers
+check what they pull themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tensorcast.log.follower import Follower
+from tensorcast.movers.core.holdings import replicas_of
+from tensorcast.movers.fills import load_segment
+from tensorcast.movers.journal import Journal
+from tensorcast.movers.memory.hibernate import list_images, read_image, remove_image
+from tensorcast.movers.memory.memfd import Segment
+from tensorcast.movers.memory.pool import DescriptorStore, Pool
+from tensorcast.movers.memory.verify import verify_chunks
+from tensorcast.movers.replicas import complete, corrupt, filled
+from tensorcast.movers.reports import Life, Reporter
+from tensorcast.movers.residents import Phase, Resident, Residents
+from tensorcast.movers.threads import in_thread
+from tensorcast.movers.tiers.disk import DiskTier
+from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
+from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.commands import Command, DropReplica, LoseReplica
+from tensorcast.schema.errors import Corrupt, OutOfCapacity, TensorCastError
+from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, replica_id
+
+CHECKS_MAX: Final = 2
+
+_logger = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Used once, at the start."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        pool: Pool,
+        store: DescriptorStore,
+        disk: DiskTier,
+        images: Path,
+        journal: Journal,
+        reporter: Reporter,
+        follower: Follower,
+        life: Life,
+    ) -> None:
+        self._residents = residents
+        self._pool = pool
+        self._store = store
+        self._disk = disk
+        self._images = images
+        self._journal = journal
+        self._reporter = reporter
+        self._follower = follower
+        self._life = life
+        self._with_image: frozenset[ArtifactId] = frozenset()
+        self._unchecked: list[Resident] = []
+        self._absent: list[Replica] = []
+
+    async def adopt(self, kept: Mapping[str, int]) -> None:
+        """Takes segments over whose replicas the log still has; closes all others and has the
+        store forget them."""
+        wanted = {segment: replica for replica, segment in self._journal.segments.items()}
+        for name, fd in kept.items():
+            replica = self._follower.view.replicas.get(wanted.get(name, ReplicaId("")))
+            artifact = self._present(replica)
+            if artifact is None:
+                os.close(fd)
+            if artifact is None or not await self._take(artifact, name, fd):
+                self._store.forget(name)
+        for replica_id_, segment in list(self._journal.segments.items()):
+            if all(resident.segment.name != segment for resident in self._residents.all()):
+                await self._journal.forget_segment(replica_id_)
+
+    def _present(self, replica: Replica | None) -> Artifact | None:
+        if replica is None or replica.status not in (ReplicaStatus.FILLING, ReplicaStatus.READY):
+            return None
+        found = self._follower.view.artifacts.get(replica.artifact)
+        return found if found and found.status is ArtifactStatus.SEALED else None
+
+    async def _take(self, artifact: Artifact, name: str, fd: int) -> bool:
+        try:
+            segment = self._pool.adopt(name, fd)
+        except Corrupt as error:
+            _logger.warning("%s", error)
+            return False
+        if segment.capacity_bytes < artifact.manifest.size_bytes:
+            self._pool.release(segment)
+            return False
+        self._unchecked.append(await self._residents.add(artifact, segment, Phase.CHECKING))
+        return True
+
+    async def find_stored(self) -> None:
+        """Looks at what is on the disk, and which images of memory the last life left. Files whose
+        replica the log has dropped are removed. What the log has never heard of stays: it may be
+        all that is left of somebody's data."""
+        for held in await in_thread(self._disk.list):
+            replica = self._replica(held.artifact, Tier.DISK)
+            if replica is None or replica.status in (ReplicaStatus.READY, ReplicaStatus.FILLING):
+                self._residents.set_on_disk(held.artifact, held.manifest)
+            else:
+                await in_thread(self._disk.remove, held.artifact)
+        self._with_image = frozenset(await in_thread(list_images, self._images))
+
+    def _replica(self, artifact: ArtifactId, tier: Tier) -> Replica | None:
+        return self._follower.view.replicas.get(replica_id(artifact, self._life.node, tier))
+
+    def _is_restorable(self, artifact: ArtifactId) -> bool:
+        return artifact in self._with_image or self._residents.is_on_disk(artifact)
+
+    async def reconcile(self) -> None:
+        """Tells the log which of the replicas that it has for this node are not here, and ends
+        evictions that were under way."""
+        commands: list[Command] = []
+        for replica in replicas_of(self._follower.view, self._life.node):
+            if replica.status is ReplicaStatus.EVICTING:
+                commands.append(DropReplica(replica=replica.id, epoch=self._life.epoch))
+            elif not self._is_here(replica):
+                detail = "It was not there when the mover started."
+                commands.append(
+                    LoseReplica(replica=replica.id, epoch=self._life.epoch, detail=detail)
+                )
+        if commands:
+            await self._reporter.report(commands, None)
+
+    def _is_here(self, replica: Replica) -> bool:
+        if replica.tier is Tier.DISK:
+            return self._residents.is_on_disk(replica.artifact)
+        if self._residents.find(replica.artifact) is not None:
+            return True
+        if replica.status is ReplicaStatus.READY and self._is_restorable(replica.artifact):
+            self._absent.append(replica)
+            self._residents.expect(replica.artifact)
+            return True
+        return False
+
+    async def check(self, status: Callable[[str], None]) -> None:
+        """Compares what was kept with its digests, and brings images of memory back."""
+        limit = asyncio.Semaphore(CHECKS_MAX)
+        async with asyncio.TaskGroup() as tasks:
+            for resident in self._unchecked:
+                tasks.create_task(self._check(resident, limit))
+        await self._restore(status)
+
+    async def _check(self, resident: Resident, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            with self._residents.borrow(resident):
+                good = await in_thread(verify_chunks, resident.segment.memory, resident.manifest)
+        self._residents.add_chunks(resident, good)
+        await self._settle(resident)
+
+    async def _settle(self, resident: Resident) -> None:
+        """The log and the resident agree on what there is."""
+        replica = self._follower.view.replicas.get(resident.replica)
+        claimed = replica.chunks if replica else ChunkSet()
+        damaged = claimed - resident.chunks
+        is_complete = not resident.missing.ranges
+        commands: list[Command] = []
+        if damaged.ranges:
+            detail = f"{len(damaged)} chunks did not survive the restart of the mover."
+            commands.append(corrupt(resident, damaged, detail, self._life))
+        gained = resident.chunks - claimed
+        if gained.ranges and not is_complete:
+            commands.append(filled(resident, gained, self._life))
+        if is_complete:
+            commands.append(complete(resident, self._life))
+        if commands:
+            await self._reporter.report(commands, None)
+        self._residents.set_phase(resident, Phase.READY if is_complete else Phase.FILLING)
+
+    async def _restore(self, status: Callable[[str], None]) -> None:
+        for count, replica in enumerate(self._absent, 1):
+            status(f"reading {count} of {len(self._absent)} artifacts back into memory")
+            try:
+                await self._restore_one(replica)
+            finally:
+                self._residents.expect_no_more(replica.artifact)
+        await self._remove_images()
+
+    async def _restore_one(self, replica: Replica) -> None:
+        artifact = self._present(replica)
+        if artifact is None:
+            return
+        try:
+            lent = await in_thread(self._pool.allocate, artifact.manifest.size_bytes)
+        except OutOfCapacity as error:
+            _logger.warning("artifact %s stays on disk: %s", artifact.id, error)
+            lost = LoseReplica(replica=replica.id, epoch=self._life.epoch, detail=str(error))
+            await self._reporter.report([lost], None)
+            return
+        resident = await self._residents.add(artifact, lent.segment, Phase.CHECKING)
+        try:
+            with self._residents.borrow(resident):
+                good = await in_thread(self._read_back, artifact, lent.segment)
+        except TensorCastError as error:
+            _logger.warning("artifact %s cannot be read back: %s", artifact.id, error)
+            good = ChunkSet()
+        self._residents.add_chunks(resident, good)
+        await self._settle(resident)
+
+    def _read_back(self, artifact: Artifact, segment: Segment) -> ChunkSet:
+        if artifact.id in self._with_image:
+            return read_image(self._images, artifact.id, artifact.manifest, segment.memory)
+        return load_segment(self._disk, artifact.id, artifact.manifest, segment)
+
+    async def _remove_images(self) -> None:
+        """Images are only for the way: one that was read back, or that nobody wants, goes. One
+        that found no room stays for a person to look at."""
+        for artifact in self._with_image:
+            is_back = self._residents.find_ready(artifact) is not None
+            if is_back or self._present(self._replica(artifact, Tier.DRAM)) is None:
+                await in_thread(remove_image, self._images, artifact)

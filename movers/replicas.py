@@ -1,0 +1,60 @@
+"""The commands about a DRAM replica of this node, as its mover says them."""
+
+from __future__ import annotations
+
+from tensorcast.movers.reports import Life
+from tensorcast.movers.residents import Resident
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.commands import (
+    CompleteReplica,
+    CorruptReplica,
+    DropReplica,
+    EvictReplica,
+    FillReplica,
+    StartReplica,
+)
+from tensorcast.schema.ids import Tier
+
+
+def start(resident: Resident, life: Life) -> StartReplica:
+    """Its memory is reserved."""
+    return StartReplica(
+        replica=resident.replica,
+        artifact=resident.id,
+        node=life.node,
+        tier=Tier.DRAM,
+        epoch=life.epoch,
+        chunks_total=resident.manifest.chunks_total,
+    )
+
+
+def filled(resident: Resident, chunks: ChunkSet, life: Life) -> FillReplica:
+    """These chunks have arrived."""
+    return FillReplica(replica=resident.replica, epoch=life.epoch, chunks=chunks)
+
+
+def complete(resident: Resident, life: Life) -> CompleteReplica:
+    """All chunks are there."""
+    return CompleteReplica(
+        replica=resident.replica,
+        artifact=resident.id,
+        node=life.node,
+        tier=Tier.DRAM,
+        epoch=life.epoch,
+        chunks_total=resident.manifest.chunks_total,
+    )
+
+
+def corrupt(resident: Resident, chunks: ChunkSet, detail: str, life: Life) -> CorruptReplica:
+    """These chunks do not match their digests any more."""
+    return CorruptReplica(replica=resident.replica, epoch=life.epoch, chunks=chunks, detail=detail)
+
+
+def evict(resident: Resident, reason: str, life: Life) -> EvictReplica:
+    """It serves no new reader."""
+    return EvictReplica(replica=resident.replica, epoch=life.epoch, reason=reason)
+
+
+def drop(resident: Resident, life: Life) -> DropReplica:
+    """Its bytes are dropped."""
+    return DropReplica(replica=resident.replica, epoch=life.epoch)

@@ -1,0 +1,223 @@
+"""What lies in this node's memory and on its disk: segments with their artifacts, lent to peers.
+
+A resident is the memory side of a DRAM replica. It belongs to the event loop's thread, except that
+servers' threads borrow it: what is borrowed is not released before it is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from enum import StrEnum
+
+from tensorcast.movers.core.layout import Layout
+from tensorcast.movers.journal import Journal
+from tensorcast.movers.memory.memfd import Segment
+from tensorcast.movers.memory.pool import Pool
+from tensorcast.movers.tiers.base import Tier as Store
+from tensorcast.movers.transports.base import Lending
+from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.errors import NotFound
+from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, Tier, replica_id
+from tensorcast.schema.tensors import Manifest
+
+
+class Phase(StrEnum):
+    """CHECKING: the bytes are being read back or compared with their digests after a start."""
+
+    CHECKING = "checking"
+    FILLING = "filling"
+    READY = "ready"
+
+
+class Resident:
+    """An artifact's bytes in a segment. `chunks` are those that are there and match; `used_at` is
+    when it was last handed to a reader (seconds, steady clock)."""
+
+    def __init__(self, replica: ReplicaId, artifact: Artifact, segment: Segment) -> None:
+        self.replica = replica
+        self.id = artifact.id
+        self.kind = artifact.kind
+        self.labels = artifact.labels
+        self.manifest = artifact.manifest
+        self.segment = segment
+        self.phase = Phase.FILLING
+        self.chunks = ChunkSet()
+        self.used_at = time.monotonic()
+        self.borrowers = 0
+        self.is_dropped = False
+
+    @property
+    def missing(self) -> ChunkSet:
+        return ChunkSet.full(self.manifest.chunks_total) - self.chunks
+
+
+class Residents:
+    """The residents of a node by artifact, and what its disk holds. A `Provider` for servers."""
+
+    def __init__(self, node: NodeId, pool: Pool, journal: Journal, disk: Store) -> None:
+        self._node = node
+        self._pool = pool
+        self._journal = journal
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._residents: dict[ArtifactId, Resident] = {}
+        self._on_disk: dict[ArtifactId, Manifest] = {}
+        self._expected: set[ArtifactId] = set()
+        self._changed = asyncio.Event()
+
+    def find(self, artifact: ArtifactId) -> Resident | None:
+        """The resident in whatever phase; None when there is none."""
+        return self._residents.get(artifact)
+
+    def find_ready(self, artifact: ArtifactId) -> Resident | None:
+        """The resident if all its bytes are there and checked."""
+        found = self._residents.get(artifact)
+        return found if found is not None and found.phase is Phase.READY else None
+
+    def expect(self, artifact: ArtifactId) -> None:
+        """The artifact will be brought back soon: who wants it must wait (`is_pending`)."""
+        self._expected.add(artifact)
+
+    def expect_no_more(self, artifact: ArtifactId) -> None:
+        """It is here, or will not come."""
+        self._expected.discard(artifact)
+        self._notify()
+
+    def is_pending(self, artifact: ArtifactId) -> bool:
+        """Whether it is still being brought back or checked after a start."""
+        found = self._residents.get(artifact)
+        return artifact in self._expected or (found is not None and found.phase is Phase.CHECKING)
+
+    def all(self) -> tuple[Resident, ...]:
+        """All residents."""
+        return tuple(self._residents.values())
+
+    async def add(self, artifact: Artifact, segment: Segment, phase: Phase) -> Resident:
+        """Takes the segment as the place of an artifact, in place of an earlier one. Which segment
+        it is lies in the journal before it is visible."""
+        replica = replica_id(artifact.id, self._node, Tier.DRAM)
+        resident = Resident(replica, artifact, segment)
+        resident.phase = phase
+        if phase is Phase.READY:
+            resident.chunks = ChunkSet.full(artifact.manifest.chunks_total)
+        await self._journal.keep_segment(replica, segment.name)
+        with self._lock:
+            before = self._residents.get(artifact.id)
+            self._residents[artifact.id] = resident
+        if before is not None:
+            self._let_go(before)
+        self._notify()
+        return resident
+
+    async def drop(self, resident: Resident) -> None:
+        """Gives its segment back, as soon as nobody borrows it. Safe to repeat."""
+        with self._lock:
+            if self._residents.get(resident.id) is not resident:
+                return
+            del self._residents[resident.id]
+        self._let_go(resident)
+        self._notify()
+        await self._journal.forget_segment(resident.replica)
+
+    def set_phase(self, resident: Resident, phase: Phase) -> None:
+        """Moves a resident on and wakes those who wait for it."""
+        resident.phase = phase
+        self._notify()
+
+    def add_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
+        """More chunks are there and match; peers may read them."""
+        resident.chunks = resident.chunks | chunks
+
+    def lose_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
+        """These chunks are not what they should be: nobody gets them any more."""
+        resident.chunks = resident.chunks - chunks
+        self.set_phase(resident, Phase.FILLING)
+
+    async def wait_until(self, predicate: Callable[[], bool]) -> None:
+        """Returns when the predicate, asked after every change, is true."""
+        while not predicate():
+            await self._changed.wait()
+
+    def set_on_disk(self, artifact: ArtifactId, manifest: Manifest | None) -> None:
+        """The disk holds the artifact now, or (None) no longer."""
+        with self._lock:
+            if manifest is None:
+                self._on_disk.pop(artifact, None)
+            else:
+                self._on_disk[artifact] = manifest
+
+    def is_on_disk(self, artifact: ArtifactId) -> bool:
+        """Whether the disk tier has a complete replica."""
+        return artifact in self._on_disk
+
+    def disk_bytes(self) -> int:
+        """Size of what is on disk."""
+        with self._lock:
+            return sum(manifest.size_bytes for manifest in self._on_disk.values())
+
+    @contextmanager
+    def borrow(self, resident: Resident) -> Iterator[Resident]:
+        """Keeps the segment in place while the context lasts, even if the resident is dropped.
+        Safe in any thread. Raises NotFound when it was dropped before."""
+        with self._lock:
+            if resident.is_dropped:
+                raise NotFound(f"Artifact {resident.id} was dropped.", artifact=resident.id)
+            resident.borrowers += 1
+        try:
+            yield resident
+        finally:
+            with self._lock:
+                resident.borrowers -= 1
+                is_last = resident.is_dropped and resident.borrowers == 0
+            if is_last:
+                self._pool.release(resident.segment)
+
+    def lend(self, artifact: ArtifactId) -> AbstractContextManager[Lending]:
+        """As `Provider.lend`: a complete resident, else the disk, else one that is filling."""
+        with self._lock:
+            resident = self._residents.get(artifact)
+            manifest = self._on_disk.get(artifact)
+        if resident is not None and (resident.phase is Phase.READY or manifest is None):
+            return self._lend_memory(resident)
+        if manifest is not None:
+            return self._lend_disk(artifact, manifest)
+        raise NotFound(f"Node {self._node} has no artifact {artifact}.", artifact=artifact)
+
+    @contextmanager
+    def _lend_memory(self, resident: Resident) -> Iterator[Lending]:
+        with self.borrow(resident):
+            yield Lending(
+                fd=resident.segment.fd,
+                layout=Layout.whole(resident.manifest.size_bytes),
+                chunk_bytes=resident.manifest.chunk_bytes,
+                chunks=lambda: resident.chunks,
+            )
+
+    @contextmanager
+    def _lend_disk(self, artifact: ArtifactId, manifest: Manifest) -> Iterator[Lending]:
+        everything = ChunkSet.full(manifest.chunks_total)
+        with self._disk.open_ranges(artifact, manifest) as opened:
+            yield Lending(
+                fd=opened.fd,
+                layout=opened.layout,
+                chunk_bytes=manifest.chunk_bytes,
+                chunks=lambda: everything,
+            )
+
+    def _let_go(self, resident: Resident) -> None:
+        with self._lock:
+            if resident.is_dropped:
+                return
+            resident.is_dropped = True
+            is_free = resident.borrowers == 0
+        if is_free:
+            self._pool.release(resident.segment)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

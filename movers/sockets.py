@@ -1,0 +1,259 @@
+"""The unix socket for applications of this node: `schema.socket` spoken by the mover.
+
+Each connection is a task; what one application sends never reaches another. Requests of one
+connection are answered one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import logging
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from stat import S_ISSOCK
+from typing import Final, assert_never
+
+from tensorcast.movers.memory.handover import FrameSocket, close_all
+from tensorcast.movers.puts import Puts
+from tensorcast.movers.readers import Readers
+from tensorcast.schema.errors import (
+    Corrupt,
+    InvalidArgument,
+    OutOfCapacity,
+    PermissionDenied,
+    TensorCastError,
+    to_body,
+)
+from tensorcast.schema.socket import (
+    AbortPut,
+    Answer,
+    AskStats,
+    Done,
+    Get,
+    Granted,
+    Hello,
+    OpenPut,
+    PutOpened,
+    Refused,
+    Request,
+    SealPut,
+    Stats,
+    Welcome,
+    decode_request,
+    encode_frame,
+)
+
+BACKLOG: Final = 128
+HELLO_S_MAX: Final = 10.0
+ACTOR_CHARS_MAX: Final = 256
+MODE: Final = 0o660
+_CREDENTIALS = struct.Struct("3i")
+
+_logger = logging.getLogger(__name__)
+
+
+class SocketServer:
+    """Listens on a path from construction until `close`, which removes it. A socket that an
+    earlier life left there is replaced. Raises PermissionDenied when the path cannot be used."""
+
+    def __init__(
+        self,
+        path: Path,
+        readers: Readers,
+        puts: Puts,
+        welcome: Callable[[], Welcome],
+        stats: Callable[[], Stats],
+        *,
+        connections_max: int,
+    ) -> None:
+        self._path = path
+        self._readers = readers
+        self._puts = puts
+        self._welcome = welcome
+        self._stats = stats
+        self._connections_max = connections_max
+        self._open = 0
+        self._listening = _listen(path)
+
+    async def serve(self) -> None:
+        """Takes connections for ever."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                try:
+                    connected, _ = await loop.sock_accept(self._listening)
+                except OSError as error:  # out of descriptors: others must end first
+                    _logger.warning("no connection can be taken: %s", error)
+                    await asyncio.sleep(0.1)
+                    continue
+                tasks.create_task(self._attend(connected))
+
+    def close(self) -> None:
+        """Takes no more connections. Safe to repeat."""
+        if self._listening.fileno() >= 0:
+            self._listening.close()
+            self._path.unlink(missing_ok=True)
+
+    async def _attend(self, connected: socket.socket) -> None:
+        """One connection from its first to its last byte; nothing that it does gets out."""
+        frames = FrameSocket(connected)
+        owner = object()
+        self._open += 1
+        try:
+            actor = await self._greet(connected, frames)
+            while (request := await _receive(frames)) is not None:
+                await self._reply(frames, request, owner, actor)
+        except (TensorCastError, OSError, TimeoutError) as error:
+            _logger.info("a connection ended: %s", error)
+        finally:
+            self._open -= 1
+            frames.close()
+            self._puts.abandon(owner)
+
+    async def _greet(self, connected: socket.socket, frames: FrameSocket) -> str:
+        """The name under which this application acts. Raises what it was refused with."""
+        async with asyncio.timeout(HELLO_S_MAX):
+            request = await _receive(frames)
+        try:
+            if self._open > self._connections_max:
+                raise OutOfCapacity(
+                    f"{self._connections_max} connections are open; more are not taken.",
+                    hint="Share one client in each process.",
+                )
+            _check_peer(connected)
+            if not isinstance(request, Hello):
+                raise InvalidArgument("The first message of a connection must be a greeting.")
+            if not 0 < len(request.actor) <= ACTOR_CHARS_MAX or not request.actor.isprintable():
+                raise InvalidArgument("The greeting does not say who asks.")
+        except TensorCastError as error:
+            await frames.send(encode_frame(Refused(error=to_body(error))))
+            raise
+        await frames.send(encode_frame(self._welcome()))
+        return request.actor
+
+    async def _reply(
+        self, frames: FrameSocket, request: Request, owner: object, actor: str
+    ) -> None:
+        fds: Sequence[int] = ()
+        try:
+            answer, fds = await self._answer(request, owner, actor)
+        except TensorCastError as error:
+            answer = Refused(error=to_body(error))
+        except Exception as error:
+            _logger.exception("a request broke")
+            broken = TensorCastError(f"The mover broke on this request: {error!r}.")
+            answer = Refused(error=to_body(broken))
+        try:
+            await frames.send(encode_frame(answer), fds)
+        finally:
+            close_all(fds)
+
+    async def _answer(
+        self, request: Request, owner: object, actor: str
+    ) -> tuple[Answer, Sequence[int]]:
+        match request:
+            case Hello():
+                return self._welcome(), ()
+            case OpenPut():
+                return await self._open_put(request, owner)
+            case SealPut():
+                return await self._puts.seal(request, owner, actor), ()
+            case AbortPut():
+                self._puts.abort(request.session, owner)
+                return Done(), ()
+            case Get():
+                return await self._get(request, actor)
+            case AskStats():
+                return self._stats(), ()
+            case _:
+                assert_never(request)
+
+    async def _open_put(self, request: OpenPut, owner: object) -> tuple[Answer, Sequence[int]]:
+        put = await self._puts.open(request.size_bytes, owner)
+        opened = PutOpened(
+            session=put.session,
+            capacity_bytes=put.segment.capacity_bytes,
+            is_zero=put.is_zero,
+        )
+        return opened, (put.segment.open_writable(),)
+
+    async def _get(self, request: Get, actor: str) -> tuple[Answer, Sequence[int]]:
+        grant = await self._readers.read(request.what, request.after, request.timeout_s, actor)
+        resident = grant.resident
+        granted = Granted(
+            artifact=resident.id,
+            kind=resident.kind,
+            labels=resident.labels,
+            manifest=resident.manifest,
+        )
+        return granted, (grant.segment_fd, grant.lifeline_fd)
+
+
+async def _receive(frames: FrameSocket) -> Request | None:
+    """The next request; None at the end. Raises Corrupt. No request brings descriptors."""
+    frame = await frames.receive()
+    if frame is None:
+        return None
+    body, fds = frame
+    close_all(fds)
+    try:
+        return decode_request(body)
+    except Corrupt as error:
+        await frames.send(encode_frame(Refused(error=to_body(error))))
+        raise
+
+
+def _listen(path: Path) -> socket.socket:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listening.setblocking(False)
+        before = os.umask(0o777 & ~MODE)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        raise PermissionDenied(
+            f"The socket {path} cannot be used: {error.strerror}.",
+            hint="Choose another place with TENSORCAST_SOCKET.",
+        ) from error
+    return listening
+
+
+def _check_peer(connected: socket.socket) -> None:
+    """Raises PermissionDenied unless the other side is this user, root or in our group."""
+    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, gid = _CREDENTIALS.unpack(raw)
+    if not is_allowed(uid, gid):
+        raise PermissionDenied(
+            f"User {uid} may not use this mover, which runs as user {os.geteuid()}.",
+            hint=f"Run it as the same user, or add the user to the group {_group_name()}.",
+        )
+
+
+def is_allowed(uid: int, gid: int) -> bool:
+    """Whether a process of this user and group may use the mover of this process' user."""
+    ours = os.getegid()
+    if uid in (0, os.geteuid()) or (ours != 0 and gid == ours):
+        return True
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return ours != 0 and ours in os.getgrouplist(account.pw_name, account.pw_gid)
+
+
+def _group_name() -> str:
+    try:
+        return grp.getgrgid(os.getegid()).gr_name
+    except KeyError:
+        return str(os.getegid())
