@@ -94,7 +94,7 @@ def _check_suffix(path: Path) -> None:
 def _files_of_folder(folder: Path) -> tuple[Path, ...]:
     """As HF lays them out: one whole file, or the shards that an index names; else all
     safetensors files, else one torch file."""
-    with _told(folder):
+    with tell_errors(folder):
         names = sorted(entry.name for entry in os.scandir(folder) if not entry.is_dir())
     if WHOLE_NAME in names:
         return (folder / WHOLE_NAME,)
@@ -139,7 +139,7 @@ def _files_of_index(path: Path) -> tuple[Path, ...]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    with _told(path), path.open("rb") as file:
+    with tell_errors(path), path.open("rb") as file:
         text = file.read(INDEX_BYTES_MAX + 1)
     if len(text) > INDEX_BYTES_MAX:
         raise Corrupt(f"{path} is larger than {INDEX_BYTES_MAX} bytes.")
@@ -192,15 +192,13 @@ def open_safetensors(paths: Sequence[Path]) -> Iterator[Intake]:
             for spec, (tensor, file) in zip(index, places, strict=True)
             if tensor.place.size
         )
-        yield Intake(index, size_bytes, pieces)
-        for file in files:
-            _check_unchanged(file)
+        yield Intake(index, size_bytes, pieces, confirm=lambda: _check_unchanged(files))
 
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Iterator[SafetensorsFile]:
     """One file with its parsed header. Errors as `open_safetensors`."""
-    with _told(path):
+    with tell_errors(path):
         # O_NONBLOCK: opening a pipe must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -244,9 +242,10 @@ def _reader(file: SafetensorsFile, offset: int) -> Callable[[memoryview, int], N
     return read
 
 
-def _check_unchanged(file: SafetensorsFile) -> None:
-    if _stamp(file.descriptor) != file.stamp:
-        raise _changed(file)
+def _check_unchanged(files: Sequence[SafetensorsFile]) -> None:
+    for file in files:
+        if _stamp(file.descriptor) != file.stamp:
+            raise _changed(file)
 
 
 def _stamp(descriptor: int) -> tuple[int, int, int]:
@@ -261,7 +260,7 @@ def _changed(file: SafetensorsFile) -> Corrupt:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def tell_errors(path: Path) -> Iterator[None]:
     """Errors of the operating system as ours, with the path."""
     try:
         yield

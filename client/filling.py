@@ -49,12 +49,14 @@ class Block(NamedTuple):
 @dataclass(frozen=True)
 class Intake:
     """What a put will write: first the blocks, then the pieces, which are sorted and disjoint.
-    `pieces` cover the blocks too (with `read` None); what lies between them is zero."""
+    `pieces` cover the blocks too (with `read` None); what lies between them is zero. `confirm`
+    raises if what was read cannot be relied on; it is called after the last byte."""
 
     index: Index
     size_bytes: int
     pieces: tuple[Piece, ...]
     blocks: tuple[Block, ...] = ()
+    confirm: Callable[[], None] = lambda: None
 
 
 class Sealed(NamedTuple):
@@ -85,6 +87,7 @@ def fill(
     with ThreadPoolExecutor(threads, thread_name_prefix="tensorcast fill") as pool:
         _spread(pool, threads, stop, work.write_block, iter(intake.blocks))
         found = _spread(pool, threads, stop, work.write_chunk, ranges)
+    intake.confirm()
     found.sort()
     manifest = Manifest(
         index=intake.index,

@@ -227,7 +227,7 @@ def test_parameters_come_back_as_plain_tensors():
 
 def test_writing_changes_nobody_elses_tensors():
     intake = take_in_tensors({"a": torch.zeros(1000)})
-    sealed, memory = write(intake)
+    _, memory = write(intake)
     other = build_tensors(memory, resolve(View(), intake.index), copy=True)["a"]
     mine = build_tensors(memory, resolve(View(), intake.index))["a"]
     mine.fill_(5)
@@ -261,7 +261,7 @@ def test_a_copy_needs_the_mapping_no_more():
     ids=["dict", "int", "none", "meta", "sparse", "dtype"],
 )
 def test_what_is_no_plain_tensor_is_refused_by_name(value, told):
-    with pytest.raises(InvalidArgument, match="'the.name'") as caught:
+    with pytest.raises(InvalidArgument, match=r"'the\.name'") as caught:
         take_in_tensors({"fine": torch.ones(1), "the.name": value})
     assert told in caught.value.message
 
@@ -319,7 +319,7 @@ def test_copy_into_checks_all_before_it_writes():
     _, memory = write(intake)
     selected = resolve(View(), intake.index)
     targets = {"a": torch.zeros(3), "b": torch.zeros(3)}
-    with pytest.raises(InvalidArgument, match="'b' is torch.float32 \\[2\\]"):
+    with pytest.raises(InvalidArgument, match=r"'b' is torch\.float32 \[2\]"):
         copy_into(memory, selected, targets, strict=True)
     assert targets["a"].sum() == 0
     with pytest.raises(InvalidArgument, match="no target for tensor 'b'"):
