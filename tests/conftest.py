@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 from hypothesis import settings
 
 # `servers.py` beside this file starts real NATS and Postgres servers for the tests that need them.
-pytest_plugins = ["servers"] if importlib.util.find_spec("servers") else []
+pytest_plugins = ["servers"]
 
 # Few examples at each run, new ones at every run; HYPOTHESIS_PROFILE=thorough looks longer.
 settings.register_profile("fast", max_examples=25, deadline=None)
