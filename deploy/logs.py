@@ -17,6 +17,8 @@ _GRAVE = re.compile(
     r"\b(FATAL|PANIC|ERROR|CRITICAL)\b|\[(FTL|ERR)\]|^[\w.]*(Error|Exception|Unavailable)\b"
     r"|cannot run|No module named|Killed|Segmentation"
 )
+# Answers of a Postgres that is on its way up to those who ask too early.
+_HARMLESS = re.compile(r"the database system is (starting up|not yet accepting)")
 _EMPTY = re.compile(r"^[\s~^|=-]*$")
 
 _MEANINGS = (
@@ -61,9 +63,14 @@ def last_meaningful_line(text: str, *, lines_max: int = 60) -> str:
     Time stamps are taken off; "" for an empty log.
     """
     lines = [line for line in text.splitlines() if not _EMPTY.match(line)][-lines_max:]
-    grave = [line for line in lines if _GRAVE.search(_STAMP.sub("", line))]
+    grave = [line for line in lines if is_grave(_STAMP.sub("", line))]
     chosen = (grave or lines or [""])[-1]
     return _STAMP.sub("", chosen).strip()
+
+
+def is_grave(line: str) -> bool:
+    """Whether a log line (without its time stamp) tells of a failure."""
+    return bool(_GRAVE.search(line)) and not _HARMLESS.search(line)
 
 
 def explain(line: str) -> str:

@@ -24,6 +24,7 @@ BACKOFF_S_MAX: Final = 10.0
 # A life shorter than this counts as a failed start, a longer one as a success.
 STABLE_S: Final = 10.0
 PROBE_EVERY_S: Final = 0.02
+PROBE_EVERY_S_MAX: Final = 0.5
 STATUS_CHARS_MAX: Final = 200
 
 
@@ -200,8 +201,11 @@ class Service:
     async def _probe_until_ready(self) -> None:
         if self.spec.probe is None:
             return
-        while not await is_ready(self.spec.probe):  # noqa: ASYNC110 - a server has no event for us
-            await asyncio.sleep(PROBE_EVERY_S)
+        pause_s = PROBE_EVERY_S
+        while not await is_ready(self.spec.probe):
+            await asyncio.sleep(pause_s)
+            # A server that needs long (a recovery) writes each question of ours to its log.
+            pause_s = min(PROBE_EVERY_S_MAX, pause_s * 1.3)
         self._become_ready()
 
     def _become_ready(self) -> None:

@@ -32,6 +32,7 @@ ModuleNotFoundError: No module named 'nothing'
         (POSTGRES, "FATAL:  could not create any TCP/IP sockets"),
         (NATS, "[FTL] Error listening: listen tcp 127.0.0.1:1: address already in use"),
         (TRACEBACK, "ModuleNotFoundError: No module named 'nothing'"),
+        ("[1] FATAL:  no\n[2] FATAL:  the database system is starting up\n", "[1] FATAL:  no"),
         ("2026-11-30T06:20:00.841+00:00 ERROR: x is wrong\nbye\n", "ERROR: x is wrong"),
     ],
 )
