@@ -16,11 +16,12 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
-from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
+from tensorcast.schema.errors import InvalidArgument, PermissionDenied, TensorCastError, Unavailable
 
 ANSWER_S_MAX: Final = 10.0
 RECONNECT_PAUSE_S: Final = 0.1
 _CONNECT_S_MAX: Final = 2
+_FIRST: Final = asyncio.FIRST_COMPLETED
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -53,32 +54,49 @@ class Connection:
         self.place = urlsplit(url).netloc.rpartition("@")[2] or url
         self._url = url
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_error = ""
         self._listeners: set[Callable[[], None]] = set()
 
     async def open(self, name: str, timeout_s: float) -> None:
-        """Connects. Raises Unavailable when no server answers in time."""
+        """Connects. Raises Unavailable when no server answers in time, PermissionDenied when it
+        refuses the user."""
+        connecting = asyncio.ensure_future(self._connect(name))
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.nats.connect(
-                    servers=[self._url],
-                    name=name,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_PAUSE_S,  # type: ignore[arg-type]  # a sleep
-                    connect_timeout=_CONNECT_S_MAX,
-                    ping_interval=10,
-                    max_outstanding_pings=2,
-                    disconnected_cb=self._on_lost,
-                    reconnected_cb=self._on_found,
-                    closed_cb=self._on_lost,
-                    error_cb=self._on_error,
-                )
-        except (TimeoutError, NatsError, OSError) as error:
-            await self.nats.close()
-            raise Unavailable(
-                f"The NATS server at {self.place} cannot be reached"
-                f" ({str(error) or 'no answer in time'}).",
-                hint="Is it running? `tcctl status` says.",
-            ) from error
+            await asyncio.wait((connecting, self._denied), timeout=timeout_s, return_when=_FIRST)
+            if connecting.done():
+                failure = connecting.exception()
+                if failure is None:
+                    return
+                self._last_error = str(failure)
+        finally:
+            connecting.cancel()
+        await self.nats.close()
+        if self._denied.done():
+            raise PermissionDenied(
+                f"The NATS server at {self.place} refuses this user and password.",
+                hint="Check the URL.",
+            )
+        raise Unavailable(
+            f"The NATS server at {self.place} cannot be reached"
+            f" ({self._last_error or 'no answer in time'}).",
+            hint="Is it running? `tcctl status` says.",
+        )
+
+    async def _connect(self, name: str) -> None:
+        await self.nats.connect(
+            servers=[self._url],
+            name=name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_PAUSE_S,  # type: ignore[arg-type]  # it only sleeps
+            connect_timeout=_CONNECT_S_MAX,
+            ping_interval=10,
+            max_outstanding_pings=2,
+            disconnected_cb=self._on_lost,
+            reconnected_cb=self._on_found,
+            closed_cb=self._on_lost,
+            error_cb=self._on_error,
+        )
 
     async def aclose(self) -> None:
         """Gives the connection up. Safe to repeat."""
@@ -153,6 +171,9 @@ class Connection:
 
     async def _on_error(self, error: Exception) -> None:
         _logger.debug("NATS at %s: %s", self.place, error)
+        self._last_error = str(error) or type(error).__name__
+        if "authorization" in self._last_error.lower() and not self._denied.done():
+            self._denied.set_result(None)
 
 
 def parse_answer(payload: bytes, answer: type[T]) -> T:
