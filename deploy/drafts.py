@@ -29,7 +29,9 @@ def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
     for _ in range(3):
         ports.append(choose_port(taken=ports))
     cluster = options.cluster or "default"
-    dram = options.dram_bytes or machine.suggest_dram_bytes(machine.total_memory_bytes())
+    dram = options.dram_bytes or machine.suggest_dram_bytes(
+        machine.total_memory_bytes(), nodes=options.nodes
+    )
     return ClusterConfig(
         cluster=cluster,
         context=options.context or cluster,
@@ -68,13 +70,12 @@ def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
     nodes = known.nodes
     if dram is not None:
         nodes = tuple(msgspec.structs.replace(node, dram_bytes=dram) for node in nodes)
-    new_dram = dram or (nodes[0].dram_bytes if nodes else machine.total_memory_bytes() // 8)
     return msgspec.structs.replace(
         known,
         context=options.context or known.context,
         nats=merge_server("NATS", known.nats, options.nats_url) or known.nats,
         postgres=merge_server("Postgres", known.postgres, options.postgres_url) or known.postgres,
-        nodes=grow_nodes(nodes, count=options.nodes, dram_bytes=new_dram),
+        nodes=grow_nodes(nodes, count=options.nodes, dram_bytes=nodes[0].dram_bytes),
         controlplane_command=options.controlplane_command or known.controlplane_command,
         mover_command=options.mover_command or known.mover_command,
     )

@@ -52,10 +52,11 @@ def available_memory_bytes() -> int:
     return min(free, max(0, limit - used))
 
 
-def suggest_dram_bytes(total_bytes: int) -> int:
-    """The DRAM tier of one node when the user names none: an eighth, 256 MiB to 64 GiB."""
-    eighth = total_bytes // 8 // (64 * _MIB) * (64 * _MIB)
-    return max(256 * _MIB, min(64 * 1024 * _MIB, eighth))
+def suggest_dram_bytes(total_bytes: int, *, nodes: int) -> int:
+    """The DRAM tier of one node when the user names none: an eighth of the memory (all nodes
+    together at most a half), 256 MiB to 64 GiB."""
+    share = total_bytes // max(8, 2 * nodes) // (64 * _MIB) * (64 * _MIB)
+    return max(256 * _MIB, min(64 * 1024 * _MIB, share))
 
 
 def open_files_limit() -> tuple[int, int]:

@@ -24,10 +24,17 @@ def test_cgroup_limit(text, limit):
 
 
 @pytest.mark.parametrize(
-    ("total", "expected"), [(1 * GIB, GIB // 4), (24 * GIB, 3 * GIB), (2048 * GIB, 64 * GIB)]
+    ("total", "nodes", "expected"),
+    [
+        (1 * GIB, 1, GIB // 4),
+        (24 * GIB, 1, 3 * GIB),
+        (24 * GIB, 3, 3 * GIB),
+        (24 * GIB, 12, GIB),
+        (2048 * GIB, 1, 64 * GIB),
+    ],
 )
-def test_suggested_dram(total, expected):
-    assert suggest_dram_bytes(total) == expected
+def test_suggested_dram(total, nodes, expected):
+    assert suggest_dram_bytes(total, nodes=nodes) == expected
 
 
 @pytest.mark.parametrize(("size", "text"), [(3 * GIB // 2, "1.5 GiB"), (12 << 20, "12 MiB")])
