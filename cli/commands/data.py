@@ -25,11 +25,12 @@ from tensorcast.schema.api import OperationInfo
 from tensorcast.schema.errors import TensorCastError
 
 if TYPE_CHECKING:
-    from tensorcast.client import Replication
+    from tensorcast.client import Client, Replication
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 What = Annotated[str, typer.Argument(metavar="KEY|ID", help="A key, an id or its beginning.")]
 WAIT = "1h"
+SETTLE_S = 2.0
 
 
 class PutInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +188,10 @@ def replicate(
         replication = client.replicate(what, to=names, tier=tier)
         if wait:
             follow(replication, session, timeout_s)
-    info = inspect(replication, tier, time.monotonic() - begin)
+        took_s = time.monotonic() - begin
+        info = inspect(replication, tier, took_s)
+        if wait:
+            info = settle(client, info)
     now = session.now()
     return Answer(
         data=info,
@@ -234,6 +238,15 @@ def inspect(replication: Replication, tier: str, took_s: float) -> ReplicateInfo
         bytes_total=progress.bytes_total if progress else 0,
         seconds=round(took_s, 6),
     )
+
+
+def settle(client: Client, info: ReplicateInfo) -> ReplicateInfo:
+    """The same with its operations as they ended: their replicas are ready a moment before."""
+    operations = tuple(
+        client.api.wait_operation(one.id, timeout=SETTLE_S) if one.status == "running" else one
+        for one in info.operations
+    )
+    return msgspec.structs.replace(info, operations=operations)
 
 
 def _describe_put(info: PutInfo) -> Fields:

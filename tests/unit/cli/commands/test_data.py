@@ -107,6 +107,15 @@ def test_replicate_and_wait(tcctl: Tcctl) -> None:
     assert tcctl("replicate", "m", "--to", "all", "--wait", "-q").out == f"{OPERATION}\n"
 
 
+def test_replicate_and_wait_shows_operations_as_they_ended(tcctl: Tcctl) -> None:
+    handle = make_replication("running")
+    handle.status = "succeeded"
+    ended = operation(status="succeeded")
+    tcctl.client = FakeClient(Answers(wait_operation=ended), replicate=handle)
+    run = tcctl("replicate", "m", "--to", "n2", "--wait", "-o", "json")
+    assert [one["status"] for one in run.data["operations"]] == ["succeeded"]
+
+
 def test_replicas_that_cannot_be_made_are_a_failure(tcctl: Tcctl) -> None:
     tcctl.client = replicating(make_replication("failed", Unavailable("No source.")))
     run = tcctl("replicate", "m", "--to", "n2", "--wait", "-o", "json")
