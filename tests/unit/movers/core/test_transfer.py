@@ -1,0 +1,361 @@
+"""The transfer machine: tables for what must happen, properties for what may."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorcast.movers.core.sources import Limits, Source
+from tensorcast.movers.core.transfer import (
+    Broken,
+    Completed,
+    Target,
+    TransferStatus,
+    advance,
+    begin,
+    learn,
+    target_of,
+)
+from tensorcast.schema.aggregates.operation import Operation, OperationStatus
+from tensorcast.schema.chunks import ByteRange, ChunkSet
+from tensorcast.schema.events import (
+    OperationFailed,
+    OperationSucceeded,
+    ReplicaFilled,
+    ReplicaReady,
+)
+from tensorcast.schema.faults import Fault, FaultKind
+from tensorcast.schema.tensors import Manifest, TensorSpec
+from tensorcast.schema.work import Materialize
+
+MIB = 1 << 20
+ARTIFACT = "a" * 40
+TARGET = Target(artifact=ARTIFACT, node="n9", epoch=3, operation="op-1")
+LIMITS = Limits(pulls_in_flight_max=2, run_bytes_max=2 * MIB, report_bytes_min=MIB, reports_max=5)
+
+
+def manifest(chunks, short_by=100):
+    size = max(0, chunks * MIB - short_by) if chunks else 0
+    return Manifest(
+        index=(TensorSpec(name="t", dtype="U8", shape=(size,), offset=0),),
+        size_bytes=size,
+        chunk_bytes=MIB,
+        digests=b"".join(n.to_bytes(8, "big") for n in range(chunks)),
+    )
+
+
+def ready(node, chunks, **more):
+    return Source(node=node, chunks=ChunkSet.full(chunks), **more)
+
+
+def start(chunks, sources, *, target=TARGET, missing=None, limits=LIMITS):
+    wanted = ChunkSet.full(chunks) if missing is None else missing
+    return begin(target, manifest(chunks), wanted, sources, limits)
+
+
+def broken(pull, kind, **more):
+    return Broken(pull=pull, fault=Fault(kind=kind, detail=f"{pull.peer} {kind}."), **more)
+
+
+def lost(pull):
+    return broken(pull, FaultKind.UNAVAILABLE)
+
+
+def finish(turn):
+    """Completes everything that is in flight, first in, first out; returns all turns."""
+    turns = [turn]
+    while turn.status is TransferStatus.RUNNING:
+        turn = advance(turn.transfer, Completed(pull=turn.transfer.in_flight[0]))
+        turns.append(turn)
+    return turns
+
+
+def events_of(turns):
+    return [event for turn in turns for event in turn.events]
+
+
+def test_a_target_comes_from_a_started_operation():
+    operation = Operation(
+        id="op-1",
+        status=OperationStatus.RUNNING,
+        node="n9",
+        work=Materialize(artifact=ARTIFACT),
+        policy="replicate",
+        cause=None,
+        issued_at=datetime(2030, 1, 1, tzinfo=UTC),
+        epoch=3,
+    )
+    assert target_of(operation) == TARGET
+    assert TARGET.replica == f"{ARTIFACT}:n9:dram"
+
+
+def test_a_pull_knows_all_that_a_transport_needs():
+    turn = start(3, [ready("a", 3, transport="rdma")], missing=ChunkSet.of([1, 2]))
+    first, second = turn.pulls
+    assert (first.number, first.peer, first.artifact) == (0, "a", ARTIFACT)
+    assert first.chunks == ChunkSet.of([1])
+    assert first.source_range == first.target_range == ByteRange(MIB, MIB)
+    assert second.target_range == ByteRange(2 * MIB, MIB - 100)
+    assert second.digest(2) == (2).to_bytes(8, "big")
+    assert (second.transport, second.wait_s) == ("rdma", 0.0)
+
+
+def test_a_transfer_ends_with_the_replica_and_the_operation():
+    turns = finish(start(5, [ready("a", 5)]))
+    moved = 5 * MIB - 100
+    assert turns[-1].status is TransferStatus.READY
+    assert turns[-1].fault is None
+    assert list(turns[-1].events) == [
+        ReplicaReady(
+            replica=TARGET.replica,
+            artifact=ARTIFACT,
+            node="n9",
+            tier="dram",
+            epoch=3,
+            chunks_total=5,
+        ),
+        OperationSucceeded(operation="op-1", epoch=3, bytes_moved=moved, transports={"tcp": moved}),
+    ]
+
+
+def test_a_reader_on_the_node_gets_no_operation_events():
+    target = Target(artifact=ARTIFACT, node="n9", epoch=3)
+    turns = finish(start(2, [ready("a", 2)], target=target))
+    assert [type(event) for event in turns[-1].events] == [ReplicaReady]
+    failed = start(2, [], target=target)
+    assert (failed.status, failed.events) == (TransferStatus.FAILED, ())
+
+
+@pytest.mark.parametrize("chunks", [0, 4])
+def test_nothing_missing_is_ready_at_once(chunks):
+    turn = start(chunks, [], missing=ChunkSet())
+    assert turn.status is TransferStatus.READY
+    assert turn.pulls == ()
+    assert turn.events[-1].bytes_moved == 0
+
+
+def test_no_source_fails_with_a_sentence():
+    turn = start(4, [])
+    assert turn.status is TransferStatus.FAILED
+    assert turn.fault == turn.events[0].fault
+    assert turn.fault.kind is FaultKind.UNAVAILABLE
+    assert turn.fault.detail == (
+        f"No node that is up has artifact {ARTIFACT}; 4 of 4 chunks are missing."
+    )
+
+
+def test_bytes_are_counted_by_transport():
+    sources = [ready("a", 4, transport="tcp"), ready("b", 4, transport="rdma")]
+    turns = finish(start(4, sources, limits=Limits(pulls_in_flight_max=1, run_bytes_max=MIB)))
+    assert set(turns[-1].transfer.transports) == {"tcp", "rdma"}
+    assert turns[-1].transfer.bytes_moved == 4 * MIB - 100
+
+
+def test_a_lost_peer_is_replaced():
+    turn = start(4, [ready("a", 4), ready("b", 4)])
+    gone = [p for p in turn.pulls if p.peer == "a"]
+    for pull in gone:
+        turn = advance(turn.transfer, lost(pull))
+    assert {p.peer for p in turn.transfer.in_flight} == {"b"}
+    assert turn.transfer.lost == {"a"}
+    assert finish(turn)[-1].status is TransferStatus.READY
+
+
+def test_what_arrived_before_the_loss_is_kept():
+    turn = start(64, [ready("a", 64), ready("b", 64)])
+    pull = turn.pulls[0]
+    assert len(pull.chunks) == 2
+    kept = broken(pull, FaultKind.UNAVAILABLE, arrived=ChunkSet.of([pull.first]))
+    turn = advance(turn.transfer, kept)
+    assert pull.first not in turn.transfer.missing
+    assert turn.transfer.bytes_moved == MIB
+
+
+def test_the_last_peer_lost_fails_the_operation_and_tells_why():
+    turn = start(4, [ready("a", 4)])
+    for pull in turn.pulls:
+        turn = advance(turn.transfer, lost(pull))
+    assert turn.status is TransferStatus.FAILED
+    assert isinstance(turn.events[-1], OperationFailed)
+    assert turn.fault.retryable
+    assert turn.fault.detail.endswith("4 of 4 chunks are missing. Last: a unavailable.")
+
+
+def test_damaged_chunks_go_to_another_source_and_their_peer_is_dropped():
+    turn = start(4, [ready("a", 4), ready("b", 4)])
+    damaged = 0
+    while turn.status is TransferStatus.RUNNING:
+        pull = turn.transfer.in_flight[0]
+        if pull.peer == "a":
+            damaged += 1
+            turn = advance(turn.transfer, broken(pull, FaultKind.CORRUPT))
+        else:
+            turn = advance(turn.transfer, Completed(pull=pull))
+    assert turn.status is TransferStatus.READY
+    assert damaged <= LIMITS.corrupt_max + LIMITS.pulls_in_flight_max
+
+
+def test_only_damaged_sources_fail_as_corrupt():
+    turn = start(4, [ready("a", 4)])
+    while turn.status is TransferStatus.RUNNING:
+        turn = advance(turn.transfer, broken(turn.transfer.in_flight[0], FaultKind.CORRUPT))
+    assert turn.fault.kind is FaultKind.CORRUPT
+
+
+def test_a_filling_source_is_probed_and_its_news_are_used():
+    filling = Source(node="a", chunks=ChunkSet(), is_filling=True)
+    turn = start(4, [filling])
+    (probe,) = turn.pulls
+    assert (probe.chunks, probe.wait_s) == (ChunkSet.of([0]), LIMITS.probe_wait_s)
+    turn = advance(turn.transfer, Completed(pull=probe, holds=ChunkSet.of([0, 1, 2])))
+    assert [p.chunks for p in turn.pulls] == [ChunkSet.of([1]), ChunkSet.of([2])]
+    assert all(p.wait_s == 0 for p in turn.pulls)
+
+
+def test_a_filling_source_that_never_gets_more_ends_the_transfer():
+    turn = start(4, [Source(node="a", chunks=ChunkSet(), is_filling=True)])
+    probes = 0
+    while turn.status is TransferStatus.RUNNING:
+        probes += 1
+        (probe,) = turn.transfer.in_flight
+        turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
+    assert probes == LIMITS.probes_fruitless_max + 1
+
+
+def test_news_of_the_cluster_add_sources_but_never_a_lost_one():
+    turn = start(8, [ready("a", 8)])
+    turn = learn(turn.transfer, [ready("b", 8)])
+    assert {p.peer for p in turn.pulls} == {"b"}
+    turn = advance(turn.transfer, lost(turn.pulls[0]))
+    turn = learn(turn.transfer, [ready("b", 8)])
+    assert turn.pulls == ()
+    over = finish(turn)[-1]
+    assert learn(over.transfer, [ready("c", 8)]) == type(over)(transfer=over.transfer)
+
+
+def test_a_completion_counts_once():
+    turn = start(8, [ready("a", 8)])
+    pull = turn.pulls[0]
+    once = advance(turn.transfer, Completed(pull=pull))
+    again = advance(once.transfer, Completed(pull=pull))
+    assert (again.transfer, again.pulls, again.events) == (once.transfer, (), ())
+
+
+def test_progress_is_reported_in_few_events():
+    turns = finish(start(100, [ready("a", 100)]))
+    reports = [e for e in events_of(turns) if isinstance(e, ReplicaFilled)]
+    assert 1 < len(reports) <= LIMITS.reports_max
+    small = finish(start(10, [ready("a", 10)], limits=Limits()))
+    assert not [e for e in events_of(small) if isinstance(e, ReplicaFilled)]
+
+
+def test_a_failure_reports_what_has_arrived():
+    turn = start(100, [ready("a", 100)], limits=Limits())
+    turn = advance(turn.transfer, Completed(pull=turn.pulls[0]))
+    while turn.status is TransferStatus.RUNNING:
+        turn = advance(turn.transfer, lost(turn.transfer.in_flight[0]))
+    filled, failed = turn.events
+    assert filled == ReplicaFilled(replica=TARGET.replica, epoch=3, chunks=ChunkSet.full(8))
+    assert failed.bytes_moved == 8 * MIB
+
+
+class Peer:
+    """A simulated source: what it has, whether it damages what it sends, when it dies."""
+
+    def __init__(self, chunks, total, grows, damages, dies_after):
+        self.chunks = set(chunks)
+        self.total = total
+        self.grows = grows
+        self.damages = damages
+        self.left = dies_after
+
+    def answer(self, pull, bit):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                keep = ChunkSet.of(c for c in pull.chunks if c in self.chunks and bit)
+                return broken(pull, FaultKind.UNAVAILABLE, arrived=keep)
+        if self.grows:
+            self.chunks |= set(list(pull.chunks)[:1])
+        has = [c for c in pull.chunks if c in self.chunks]
+        holds = ChunkSet.of(self.chunks)
+        good = ChunkSet.of(c for c in has if not (self.damages and c % 2 == bit))
+        if len(good) < len(has):
+            return broken(pull, FaultKind.CORRUPT, arrived=good, holds=holds)
+        if len(has) < len(pull.chunks):
+            return broken(pull, FaultKind.NOT_FOUND, arrived=good, holds=holds)
+        return Completed(pull=pull, holds=holds)
+
+
+@st.composite
+def clusters(draw):
+    total = draw(st.integers(1, 40))
+    some = st.sets(st.integers(0, total - 1))
+    peers, sources = {}, []
+    for n in range(draw(st.integers(0, 4))):
+        is_filling = draw(st.booleans())
+        chunks = draw(some) if is_filling else set(range(total))
+        peers[f"p{n}"] = Peer(
+            chunks,
+            total,
+            grows=is_filling and draw(st.booleans()),
+            damages=draw(st.booleans()),
+            dies_after=draw(st.none() | st.integers(0, 10)),
+        )
+        known = chunks if draw(st.booleans()) or not is_filling else set()
+        sources.append(Source(node=f"p{n}", chunks=ChunkSet.of(known), is_filling=is_filling))
+    return total, ChunkSet.of(draw(some)), peers, sources
+
+
+@given(clusters(), st.data())
+def test_every_transfer_ends_and_fills_each_chunk_once(cluster, data):
+    total, missing, peers, sources = cluster
+    arrived: Counter[int] = Counter()
+    reports: Counter[int] = Counter()
+    turn = begin(TARGET, manifest(total), missing, sources, LIMITS)
+    posted = list(turn.pulls)
+    for _ in range(2000):
+        for event in turn.events:
+            if isinstance(event, ReplicaFilled):
+                reports.update(event.chunks)
+        flying = turn.transfer.in_flight
+        asked = [c for p in flying for c in p.chunks]
+        assert len(asked) == len(set(asked)), "a chunk is asked for twice"
+        assert not set(asked) & set(arrived), "a chunk that arrived is asked for again"
+        per_peer = Counter(p.peer for p in flying)
+        assert all(n <= LIMITS.pulls_in_flight_max for n in per_peer.values())
+        assert {p.number for p in posted} == {p.number for p in flying}
+        if turn.status is not TransferStatus.RUNNING:
+            break
+        assert posted, "it runs, but nothing is in flight"
+        pull = posted.pop(data.draw(st.integers(0, len(posted) - 1)))
+        completion = peers[pull.peer].answer(pull, data.draw(st.integers(0, 1)))
+        arrived.update(pull.chunks if isinstance(completion, Completed) else completion.arrived)
+        turn = advance(turn.transfer, completion)
+        posted += turn.pulls
+    assert not turn.transfer.in_flight
+    assert set(arrived.values()) <= {1}
+    assert set(reports.values()) <= {1}
+    if turn.status is TransferStatus.READY:
+        assert set(arrived) == set(missing)
+    else:
+        assert turn.status is TransferStatus.FAILED
+        assert set(reports) == set(arrived) < set(missing)
+        assert turn.events[-1] == OperationFailed(
+            operation="op-1", epoch=3, fault=turn.fault, bytes_moved=turn.transfer.bytes_moved
+        )
+
+
+@given(clusters(), st.data())
+def test_one_sound_source_is_enough(cluster, data):
+    total, missing, peers, sources = cluster
+    peers["sound"] = Peer(set(range(total)), total, grows=False, damages=False, dies_after=None)
+    turn = begin(TARGET, manifest(total), missing, [*sources, ready("sound", total)], LIMITS)
+    while turn.status is TransferStatus.RUNNING:
+        flying = turn.transfer.in_flight
+        pull = flying[data.draw(st.integers(0, len(flying) - 1))]
+        completion = peers[pull.peer].answer(pull, data.draw(st.integers(0, 1)))
+        turn = advance(turn.transfer, completion)
+    assert turn.status is TransferStatus.READY
