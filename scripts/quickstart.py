@@ -118,7 +118,7 @@ def name_of(path: Path) -> str:
 def ask_memory(path: Path) -> tuple[str, ...]:
     """More memory for a node when the default would not hold the checkpoint twice."""
     wanted = 2 * sum(file.stat().st_size for file in checkpoint_files(path))
-    if wanted <= suggest_dram_bytes(total_memory_bytes()):
+    if wanted <= suggest_dram_bytes(total_memory_bytes(), nodes=2):
         return ()
     return ("--dram", f"{-(-wanted // 2**20)}MiB")
 
@@ -221,7 +221,7 @@ def say(title: str) -> None:
 
 def shown(path: Path) -> str:
     """A path as it is typed in the checkout."""
-    return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT) else str(path)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def tcctl(*arguments: str) -> None:
@@ -239,7 +239,7 @@ def ask(*arguments: str) -> bytes:
 
 def run(command: list[str]) -> None:
     """Show a command and run it. Raises StepFailed."""
-    words = ["tcctl" if word == str(TCCTL) else word for word in command]
+    words = ["tcctl" if word == str(TCCTL) else shown(Path(word)) for word in command]
     print(f"\n$ {shlex.join(words)}", flush=True)
     code = subprocess.run(command, cwd=ROOT).returncode
     if code:
