@@ -73,7 +73,8 @@ class LoopbackChannel:
             self._changed.clear()
             await self._changed.wait()
         pull, target = self._posted.popleft()
-        return (await self._do(pull, target),)
+        completion = await self._do(pull, target)
+        return (completion,) if completion is not None else ()
 
     async def aclose(self) -> None:
         """Drops what is queued. Safe to repeat."""
@@ -81,16 +82,24 @@ class LoopbackChannel:
         self._posted.clear()
         self._changed.set()
 
-    async def _do(self, pull: Pull, target: Region) -> Completion:
+    async def _do(self, pull: Pull, target: Region) -> Completion | None:
+        """None when the channel was closed meanwhile: then nothing is written."""
         provider = self._hub.providers.get(self._peer)
         if provider is None:
             return _broken(pull, FaultKind.UNAVAILABLE, f"Node {self._peer} was lost.")
         try:
             with provider.lend(pull.artifact) as lending:
-                await _wait_for(lending, pull)
-                return self._copy(lending, pull, target.memory)
+                await self._wait_for(lending, pull)
+                return None if self.is_closed else self._copy(lending, pull, target.memory)
         except NotFound as error:
             return _broken(pull, FaultKind.NOT_FOUND, error.message)
+
+    async def _wait_for(self, lending: Lending, pull: Pull) -> None:
+        """Holds a probe back until the chunk has come, as a server does."""
+        tries = int(pull.wait_s / _POLL_S)
+        while tries > 0 and not self.is_closed and pull.first not in lending.chunks():
+            tries -= 1
+            await asyncio.sleep(_POLL_S)
 
     def _copy(self, lending: Lending, pull: Pull, memory: memoryview) -> Completion:
         chunks = lending.chunks()
@@ -117,14 +126,6 @@ class LoopbackChannel:
         if (self._peer, chunk) in self._hub.damaged:
             target[size // 2] ^= 1
         return chunk_digest(target) == pull.digest(chunk)
-
-
-async def _wait_for(lending: Lending, pull: Pull) -> None:
-    """Holds a probe back until the chunk has come, as a server does."""
-    tries = int(pull.wait_s / _POLL_S)
-    while tries > 0 and pull.first not in lending.chunks():
-        tries -= 1
-        await asyncio.sleep(_POLL_S)
 
 
 def _read(lending: Lending, wanted: ByteRange, target: memoryview) -> None:

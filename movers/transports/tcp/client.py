@@ -54,20 +54,21 @@ class TcpChannel:
         channel is closed."""
         await self._arrived.wait()
         with self._lock:
+            if self.is_closed:
+                return ()
             completed, self._completed = self._completed, []
-            if not self.is_closed:
-                self._arrived.clear()
+            self._arrived.clear()
         return completed
 
     async def aclose(self) -> None:
         """Gives up what is in flight. When it returns, nothing writes into a target any more and
         all threads and connections are gone. Safe to repeat."""
         self.is_closed = True
+        self._arrived.set()
         self._work.close()
         for stream in self._streams:
             stream.interrupt()
         await asyncio.shield(self._loop.run_in_executor(None, self._join))
-        self._arrived.set()
 
     def _join(self) -> None:
         for thread in self._threads:

@@ -204,13 +204,14 @@ class TcpServer:
             _send_range(connected, lending, chunks, wanted, self._limits.stall_s)
 
     def _wait_for(self, lending: Lending, wanted: ByteRange, wait_s: float) -> ChunkSet:
-        """The chunks that may be served, as soon as the first wanted one is among them."""
+        """The chunks that may be served, as soon as the first wanted one is among them. Raises
+        EOFError when the server closes: it must not say that chunks are missing."""
         deadline = time.monotonic() + wait_s
         first = wanted.offset // lending.chunk_bytes
         chunks = lending.chunks()
         while first not in chunks and time.monotonic() < deadline:
             if self._closing.wait(_POLL_S):
-                break
+                raise EOFError("The server closes.")
             chunks = lending.chunks()
         return chunks
 

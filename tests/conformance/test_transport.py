@@ -1,0 +1,47 @@
+"""Every transport keeps the contract."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from conformance.contents import Shelf
+from conformance.transport import PEER, Wire, check_transport
+from tensorcast.movers.transports.loopback import LoopbackHub, LoopbackTransport
+from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
+from tensorcast.movers.transports.tcp.server import TcpServer
+
+
+@asynccontextmanager
+async def loopback():
+    hub, shelf = LoopbackHub(), Shelf()
+    hub.join(PEER, shelf)
+    yield Wire(LoopbackTransport(hub), "", shelf, lambda: hub.cut(PEER))
+    shelf.close()
+
+
+def tcp(listen, streams):
+    @asynccontextmanager
+    async def make():
+        shelf = Shelf()
+        server = TcpServer(listen, shelf, "c1", PEER)
+        transport = TcpTransport("c1", "n2", ClientLimits(streams=streams))
+        yield Wire(transport, server.address, shelf, server.close)
+        server.close()
+        assert server.connections == 0
+        assert shelf.lent == 0, "the server has let everything go"
+        shelf.close()
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "make_wire",
+    [
+        pytest.param(loopback, id="loopback"),
+        pytest.param(tcp("127.0.0.1:0", 2), id="tcp"),
+        pytest.param(tcp("127.0.0.1:0", 1), id="tcp-one-stream"),
+        pytest.param(tcp("[::1]:0", 2), id="tcp-ipv6"),
+    ],
+)
+async def test_it_keeps_the_contract(make_wire):
+    await check_transport(make_wire)
