@@ -1,0 +1,80 @@
+import pytest
+
+from samples import artifact_id, manifest
+from tensorcast.controlplane.core.names import (
+    find_key,
+    resolve_artifact,
+    resolve_node,
+    resolve_operation,
+)
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.events import ArtifactSealed, KeyMoved, KeyRemoved
+from tensorcast.schema.ids import ArtifactId, Key
+from tensorcast.schema.work import Materialize
+from worlds import World
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.node("n1")
+    world.artifact("a", "n1")
+    return world
+
+
+def key(world, name, artifact, version=1):
+    world.then(KeyMoved(key=Key(name), artifact=artifact, previous=None, version=version))
+
+
+def test_a_key_an_id_and_a_beginning_of_an_id(world):
+    a = artifact_id("a")
+    key(world, "llama@1", a)
+    for text in ("llama@1", a, a[:6], a[:20]):
+        assert resolve_artifact(world.view, text) == a
+
+
+def test_a_key_is_tried_before_an_id(world):
+    a, b = artifact_id("a"), world.artifact("b", "n1")
+    key(world, a, b)
+    assert resolve_artifact(world.view, a) == b
+
+
+def test_a_removed_key_is_no_key(world):
+    a = artifact_id("a")
+    key(world, "k", a)
+    world.then(KeyRemoved(key=Key("k"), previous=a, version=2))
+    assert find_key(world.view, "k") is None
+    with pytest.raises(NotFound, match="no key and no artifact 'k'"):
+        resolve_artifact(world.view, "k")
+
+
+@pytest.mark.parametrize("text", ["", "a", artifact_id("a")[:5], "f" * 40])
+def test_what_stands_for_nothing(world, text):
+    with pytest.raises(NotFound):
+        resolve_artifact(world.view, text)
+
+
+def test_an_ambiguous_beginning_names_the_candidates(world):
+    for tail in ("1" * 34, "2" * 34):
+        artifact = ArtifactId("abcdef" + tail)
+        world.then(ArtifactSealed(artifact=artifact, kind="generic", manifest=manifest(1)))
+    with pytest.raises(InvalidArgument, match=r"abcdef1+, abcdef2+"):
+        resolve_artifact(world.view, "abcdef")
+    assert resolve_artifact(world.view, "abcdef2") == "abcdef" + "2" * 34
+
+
+def test_operations_with_and_without_their_prefix(world):
+    operation = world.issue("op-0123456789", "n1", Materialize(artifact=artifact_id("a")))
+    for text in (operation, "op-012345", "012345", "0123456789"):
+        assert resolve_operation(world.view, text) == operation
+    for text in ("op-", "op-01", "nothing"):
+        with pytest.raises(NotFound):
+            resolve_operation(world.view, text)
+
+
+def test_nodes(world):
+    assert resolve_node(world.view, "n1") == "n1"
+    with pytest.raises(NotFound, match="no node 'n2'"):
+        resolve_node(world.view, "n2")
+    with pytest.raises(InvalidArgument):
+        resolve_node(world.view, "no.such*node")

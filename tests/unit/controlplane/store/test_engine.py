@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import asyncpg
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from tensorcast.controlplane.store.engine import is_transient, make_engine, parse_url, place
+from tensorcast.schema.errors import InvalidArgument
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "query"),
+    [
+        ("postgresql://ada:pw@db:5433/tc", "db", {}),
+        ("postgres://ada:pw@db/tc", "db", {}),
+        ("postgresql://ada@/tc?host=/run/pg", None, {"host": "/run/pg"}),
+        ("postgresql://ada@db/tc?sslmode=require", "db", {"ssl": "require"}),
+    ],
+)
+def test_urls_of_postgres_are_for_our_driver(url, host, query):
+    parsed = parse_url(url)
+    assert (parsed.drivername, parsed.host, dict(parsed.query)) == (
+        "postgresql+asyncpg",
+        host,
+        query,
+    )
+
+
+@pytest.mark.parametrize("url", ["", "db:5432", "mysql://db/tc", "nats://x"])
+def test_other_urls_are_refused(url):
+    with pytest.raises(InvalidArgument):
+        parse_url(url)
+
+
+def test_the_place_has_no_password():
+    assert place(make_engine("postgresql://ada:hidden@db:5433/tc", name="t")) == "db:5433/tc"
+    assert place(make_engine("postgresql://ada@/tc?host=/run/pg", name="t")) == "/run/pg:5432/tc"
+
+
+def wrapped(error: Exception) -> DBAPIError:
+    return DBAPIError("SELECT 1", {}, error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(),
+        TimeoutError(),
+        asyncpg.CannotConnectNowError("starting up"),
+        asyncpg.AdminShutdownError("terminating"),
+        asyncpg.DiskFullError("no space"),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.ConnectionDoesNotExistError("gone"),
+    ],
+)
+def test_what_time_can_mend(error):
+    assert is_transient(error)
+    assert is_transient(wrapped(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.UndefinedTableError("no such table"),
+        asyncpg.InvalidPasswordError("no"),
+        asyncpg.UniqueViolationError("twice"),
+        ValueError("no"),
+    ],
+)
+def test_what_time_cannot_mend(error):
+    assert not is_transient(error)
+    assert not is_transient(wrapped(error))
