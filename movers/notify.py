@@ -75,7 +75,7 @@ class Notifier:
 
     def status(self, status: str) -> None:
         """What the mover is doing, in words."""
-        self._send(f"STATUS={_one_line(status)}")
+        self._send(f"STATUS={_one_line(status)}", tries_max=1)
 
     def stopping(self, status: str) -> None:
         """The mover stops in good order."""
@@ -96,11 +96,13 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, text: str, descriptor: int | None = None) -> None:
+    def _send(
+        self, text: str, descriptor: int | None = None, tries_max: int = SEND_TRIES_MAX
+    ) -> None:
         if self._socket is None:
             return
         rights = [] if descriptor is None else [_rights(descriptor)]
-        for _ in range(SEND_TRIES_MAX):
+        for _ in range(tries_max):
             try:
                 self._socket.sendmsg([text.encode()], rights, 0, self._address)
                 return
