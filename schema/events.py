@@ -63,6 +63,8 @@ class ArtifactPinned(_Event, frozen=True, kw_only=True):
 
 
 class ArtifactUnpinned(_Event, frozen=True, kw_only=True):
+    """The claim ends; its replicas may be evicted again."""
+
     artifact: ArtifactId
 
 
@@ -100,6 +102,8 @@ class KeyMoved(_Event, frozen=True, kw_only=True):
 
 
 class KeyRemoved(_Event, frozen=True, kw_only=True):
+    """The key points to nothing now; the artifact stays."""
+
     key: Key
     previous: ArtifactId
     version: Natural
@@ -183,6 +187,8 @@ class OperationIssued(_Event, frozen=True, kw_only=True):
 
 
 class OperationStarted(_Event, frozen=True, kw_only=True):
+    """The mover begins try `attempt`, or a later life of it takes the try over."""
+
     operation: OperationId
     epoch: Epoch
     attempt: Natural
@@ -198,6 +204,8 @@ class OperationSucceeded(_Event, frozen=True, kw_only=True):
 
 
 class OperationFailed(_Event, frozen=True, kw_only=True):
+    """The try has ended with `fault`; what it moved before that stays where it is."""
+
     operation: OperationId
     epoch: Epoch
     fault: Fault
@@ -212,6 +220,8 @@ class OperationRetried(_Event, frozen=True, kw_only=True):
 
 
 class OperationCancelled(_Event, frozen=True, kw_only=True):
+    """Nobody wants it any more; a mover that runs it stops."""
+
     operation: OperationId
     reason: str
 
@@ -253,6 +263,8 @@ class NodeCordoned(_Event, frozen=True, kw_only=True):
 
 
 class NodeUncordoned(_Event, frozen=True, kw_only=True):
+    """It takes new replicas again; this ends a drain too."""
+
     node: NodeId
 
 
@@ -288,6 +300,8 @@ class LeaseAcquired(_Event, frozen=True, kw_only=True):
 
 
 class LeaseReleased(_Event, frozen=True, kw_only=True):
+    """The holder does not need it any more."""
+
     lease: LeaseId
 
 
