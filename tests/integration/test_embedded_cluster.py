@@ -160,6 +160,7 @@ def test_a_long_home_gets_short_sockets(home):
     assert not sockets.exists()
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_start_is_named_with_its_last_words(home):
     wrong = (sys.executable, "-c", "import nothing_of_that_name")
     with pytest.raises(Unavailable) as caught:
