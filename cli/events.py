@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorcast.cli.output import Flow, Table, shorten, shorten_operation
-from tensorcast.cli.units import format_size, format_time
+from tensorcast.cli.units import format_second, format_size
 from tensorcast.schema import events as facts
 from tensorcast.schema.api import EventInfo
 from tensorcast.schema.codec import decode_event
@@ -21,7 +21,7 @@ class Namer:
 
     def learn(self, event: EventInfo) -> None:
         """Modifies the memory: `event` can be named from now on."""
-        self._seen[event.id] = f"#{event.seq} {event.type}"
+        self._seen[event.id] = f"#{event.seq}"
 
     def name(self, cause: EventId | None) -> str:
         """A short name of a cause; its id when the event was not shown."""
@@ -46,11 +46,11 @@ def event_flow(pages: Iterator[Sequence[EventInfo]]) -> Flow:
 def table_events(events: Sequence[EventInfo], namer: Namer) -> Table:
     """One event a line."""
     return Table(
-        titles=("seq", "at", "actor", "type", "about", "what", "because of"),
+        titles=("seq", "at", "actor", "type", "about", "what", "cause"),
         rows=[
             (
                 str(one.seq),
-                format_time(one.at),
+                format_second(one.at),
                 one.actor,
                 one.type,
                 *describe_event(one),
@@ -59,7 +59,7 @@ def table_events(events: Sequence[EventInfo], namer: Namer) -> Table:
             for one in events
         ],
         right=frozenset({"seq"}),
-        fold=frozenset({"what", "because of"}),
+        fold=frozenset({"what", "cause"}),
         empty="No events.",
     )
 
@@ -71,7 +71,7 @@ def table_chain(chain: Sequence[EventInfo]) -> Table:
         rows=[
             (
                 str(one.seq),
-                format_time(one.at),
+                format_second(one.at),
                 f"{'  ' * depth}{'└ ' if depth else ''}{one.type}",
                 one.actor,
                 *describe_event(one),

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 PIPE_COLUMNS = 100_000
 """Tables on a pipe are never wrapped: a line for each row."""
 
+FOLDED_COLUMNS = 24
+"""Long text is folded into no less than so many columns."""
+
 _STYLES = {
     **dict.fromkeys(("up", "ready", "succeeded", "ok", "sealed", "set"), "green"),
     **dict.fromkeys(
@@ -206,12 +209,25 @@ def _print_table(table: Table, console: Console, *, has_head: bool) -> None:
         )
     for row in table.rows:
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    if console.is_terminal:
-        console.print(drawn)
-        return
+    columns = console.width
+    if least_columns(table) > columns:
+        console.width = PIPE_COLUMNS  # nothing is ever cut: the terminal breaks the lines itself
     with console.capture() as captured:
         console.print(drawn)
+    console.width = columns
     _write_lines(console.file, (line.rstrip() for line in captured.get().splitlines()))
+
+
+def least_columns(table: Table) -> int:
+    """How wide a terminal must be to show a table well, its long texts folded. Pure."""
+    widths = [
+        max(len(title), *(len(row[i]) for row in table.rows))
+        for i, title in enumerate(table.titles)
+    ]
+    return sum(
+        (min(width, FOLDED_COLUMNS) if title in table.fold else width) + 2
+        for title, width in zip(table.titles, widths, strict=True)
+    )
 
 
 def _print_fields(fields: Fields, console: Console) -> None:

@@ -13,7 +13,14 @@ from tensorcast.cli.output import (
     shorten,
     shorten_operation,
 )
-from tensorcast.cli.units import format_age, format_rate, format_seconds, format_size, format_time
+from tensorcast.cli.units import (
+    format_age,
+    format_rate,
+    format_second,
+    format_seconds,
+    format_size,
+    format_time,
+)
 from tensorcast.schema.api import (
     ArtifactInfo,
     KeyInfo,
@@ -139,7 +146,7 @@ def table_moves(moves: Sequence[KeyMove]) -> Table:
     return Table(
         titles=("seq", "at", "artifact", "actor"),
         rows=[
-            (str(one.seq), format_time(one.at), shorten(one.artifact) or "removed", one.actor)
+            (str(one.seq), format_second(one.at), shorten(one.artifact) or "removed", one.actor)
             for one in moves
         ],
         right=frozenset({"seq"}),

@@ -100,14 +100,14 @@ def test_a_cause_that_was_shown_is_named_by_its_position() -> None:
     second = event(8, "node.uncordoned", {"node": "n1"}, cause=7)
     stranger = event(9, "node.cordoned", {"node": "n1"}, cause=3)
     table = event_flow(iter(())).table((first, second, stranger))
-    assert [row[-1] for row in table.rows] == ["", "#7 node.cordoned", event_name(3)]
+    assert [row[-1] for row in table.rows] == ["", "#7", event_name(3)]
 
 
 def test_causes_are_remembered_over_pages() -> None:
     flow = event_flow(iter(()))
     flow.table((event(7, "node.cordoned", {"node": "n1"}),))
     (row,) = flow.table((event(8, "node.uncordoned", {"node": "n1"}, cause=7),)).rows
-    assert row[-1] == "#7 node.cordoned"
+    assert row[-1] == "#7"
 
 
 def test_quiet_flows_leave_ids() -> None:

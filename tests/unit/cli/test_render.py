@@ -11,7 +11,14 @@ import yaml
 
 from cli_samples import Terminal
 from tensorcast.cli.output import Answer, Fields, Flow, Format, Heading, Note, Nothing, Table
-from tensorcast.cli.render import render, render_error, to_json, to_yaml
+from tensorcast.cli.render import (
+    FOLDED_COLUMNS,
+    least_columns,
+    render,
+    render_error,
+    to_json,
+    to_yaml,
+)
 from tensorcast.cli.session import Options, Session, World
 from tensorcast.schema.errors import Conflict
 
@@ -70,6 +77,25 @@ def test_a_terminal_gets_colours_unless_told_otherwise(monkeypatch: pytest.Monke
     assert "\x1b[32mready" in coloured
     assert "\x1b[3" not in plain
     assert "\x1b" not in shown(ANSWER, make_session(Format.TABLE))
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(60, 5), (30, 2)])
+def test_a_narrow_terminal_folds_long_text_and_cuts_nothing(
+    monkeypatch: pytest.MonkeyPatch, columns: int, lines: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name, text = "n" * 20, "x" * 120
+    table = Table(titles=("name", "text"), rows=((name, text),), fold=frozenset({"text"}))
+    session = make_session(Format.TABLE, terminal=True, color=False)
+    printed = shown(Answer(data=[], blocks=lambda: (table,)), session)
+    assert (printed.count("n"), printed.count("x")) == (20, 120)
+    assert len(printed.splitlines()) == lines
+
+
+def test_the_least_width_counts_folded_columns() -> None:
+    assert least_columns(TABLE) == 4 + 2 + 4 + 2 + 5 + 2
+    long = Table(titles=("text",), rows=(("x" * 99,),), fold=frozenset({"text"}))
+    assert least_columns(long) == FOLDED_COLUMNS + 2
 
 
 def test_quiet_leaves_the_ids() -> None:

@@ -110,6 +110,7 @@ def test_a_position_is_a_number_or_a_moment() -> None:
 def test_times_are_shown_in_utc() -> None:
     local = NOW.astimezone(timezone(timedelta(hours=5)))
     assert units.format_time(local) == "2031-05-06T12:00:00.000Z"
+    assert units.format_second(local) == "2031-05-06T12:00:00Z"
 
 
 def test_labels() -> None:
