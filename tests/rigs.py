@@ -1,0 +1,149 @@
+"""A control plane over a log in memory: the real services, without servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from tensorcast.controlplane.services.api_answers import describe_event
+from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.controlplane.store.queries import About
+from tensorcast.log.execute import execute
+from tensorcast.log.follower import Follower
+from tensorcast.log.identity import new_event_id, now
+from tensorcast.log.memory import MemoryCursors, MemoryLog
+from tensorcast.log.writer import Writer
+from tensorcast.schema.api import AuditQuery, EventInfo
+from tensorcast.schema.cluster import ClusterView, project
+from tensorcast.schema.codec import decode
+from tensorcast.schema.commands import Command
+from tensorcast.schema.envelope import Draft, Recorded
+from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.events import Event, UnknownEvent, aggregate_of
+from tensorcast.schema.ids import EventId, Seq
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class MemoryHistory:
+    """As Postgres would answer, from the log itself. `away` makes it unreachable."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.away = False
+        self._log = log
+
+    async def committed_seq(self) -> Seq:
+        if self.away:
+            raise Unavailable("Postgres cannot be reached.")
+        return await self._log.last_seq()
+
+    async def wait_committed(self, seq: Seq, timeout_s: float) -> Seq:
+        return await self.committed_seq()
+
+    async def find_events(self, query: AuditQuery, about: About | None) -> tuple[EventInfo, ...]:
+        await self.committed_seq()
+        found = [one for one in await read_all(self._log) if _matches(one, query, about)]
+        chosen = found[-query.limit :] if query.newest else found[: query.limit]
+        return tuple(map(describe_event, chosen))
+
+    async def seq_at(self, moment: datetime) -> Seq:
+        found = [one.seq for one in await read_all(self._log) if one.at <= moment]
+        return max(found, default=Seq(0))
+
+    async def view_at(self, seq: Seq) -> ClusterView:
+        await self.committed_seq()
+        return fold(one for one in await read_all(self._log) if one.seq <= seq)
+
+
+def _matches(one: Recorded, query: AuditQuery, about: About | None) -> bool:
+    if one.seq <= query.since or isinstance(one.event, UnknownEvent):
+        return False
+    if about is not None and aggregate_of(one.event) != (about.kind, about.id):
+        return False
+    artifact = getattr(one.event, "artifact", None)
+    return query.artifact is None or artifact == query.artifact
+
+
+async def read_all(log: MemoryLog) -> list[Recorded]:
+    """Everything that a log holds now."""
+    found = []
+    for seq in range(1, await log.last_seq() + 1):
+        stored = await log.read_one(Seq(seq))
+        assert stored is not None
+        found.append(decode(stored.payload, stored.seq))
+    return found
+
+
+def fold(events) -> ClusterView:
+    """The view after these events."""
+    view = ClusterView()
+    for recorded in events:
+        view = project(view, recorded)
+    return view
+
+
+class Rig:
+    """A desk over a log in memory, with its follower and writer running."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.clock = Clock()
+        self.follower = Follower(self.log)
+        self.writer = Writer(self.log, linger_s=0)
+        self.cursors = MemoryCursors()
+        self.history = MemoryHistory(self.log)
+        self.heartbeats = Heartbeats(self.clock)
+        self.desk = Desk(
+            cluster="default",
+            writer=self.writer,
+            follower=self.follower,
+            cursors=self.cursors,
+            history=self.history,
+            heartbeats=self.heartbeats,
+        )
+
+    @property
+    def view(self) -> ClusterView:
+        return self.follower.view
+
+    async def append(self, *events: Event, cause: EventId | None = None) -> Seq:
+        """Appends events as they are, and waits until the follower has them."""
+        drafts = [
+            Draft(id=new_event_id(), at=now(), actor="test", event=event, cause=cause)
+            for event in events
+        ]
+        seqs = await self.log.append(drafts)
+        await self.follower.wait_for(seqs[-1], 5)
+        return seqs[-1]
+
+    async def replay(self, recorded: Sequence[Recorded]) -> None:
+        """Appends the events of a world."""
+        await self.append(*(one.event for one in recorded))
+
+    async def execute(self, *commands: Command, actor: str = "user:ada@desk"):
+        """Executes commands as one."""
+        return await execute(self.writer, self.follower, commands, actor=actor)
+
+
+@asynccontextmanager
+async def running_rig() -> AsyncIterator[Rig]:
+    """A rig whose follower and writer run until the block ends."""
+    rig = Rig()
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(rig.follower.run()), tasks.create_task(rig.writer.run())]
+        try:
+            yield rig
+        finally:
+            for task in running:
+                task.cancel()

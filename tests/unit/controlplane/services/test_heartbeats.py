@@ -1,0 +1,37 @@
+import pytest
+
+from rigs import Clock
+from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.schema.ids import LeaseId, NodeId, Tier
+
+GOOD = b'{"epoch": 7, "tiers": {"dram": {"capacity": 10, "used": 3}}, "later": 1}'
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_the_last_heartbeat_is_kept(clock):
+    heard = Heartbeats(clock)
+    heard.hear_node(NodeId("n1"), b'{"epoch": 6}')
+    clock.now_s += 1
+    heard.hear_node(NodeId("n1"), GOOD)
+    found = heard.nodes[NodeId("n1")]
+    assert (found.at_s, found.heartbeat.epoch) == (clock.now_s, 7)
+    assert found.heartbeat.tiers[Tier.DRAM].used == 3
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"epoch": "x"}', b"\xff"])
+def test_anything_else_is_ignored(clock, payload):
+    heard = Heartbeats(clock)
+    heard.hear_node(NodeId("n1"), payload)
+    assert heard.nodes == {}
+
+
+def test_renewals_of_leases_that_nobody_holds_are_forgotten(clock):
+    heard = Heartbeats(clock)
+    heard.hear_lease(LeaseId("l1"))
+    heard.hear_lease(LeaseId("l2"))
+    heard.forget_leases(frozenset({LeaseId("l2"), LeaseId("l3")}))
+    assert heard.leases == {"l2": clock.now_s}
