@@ -14,6 +14,8 @@ from uuid import UUID
 
 import msgspec
 
+from tensorcast.schema.ids import derive_event_id
+
 TEXT_MAX: Final = 600
 """Longest text of an indexed column, in characters: its bytes must fit a page of the index."""
 INTEGER_MAX: Final = (1 << 63) - 1
@@ -33,7 +35,7 @@ def as_uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        return UUID(bytes=hashlib.blake2s(text.encode(), digest_size=16).digest(), version=8)
+        return UUID(derive_event_id(text, "", 0))
 
 
 def as_integer(number: int) -> int:

@@ -24,7 +24,7 @@ from tensorcast.controlplane.store.rows import (
 from tensorcast.controlplane.store.tables import READ_MODELS, events
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, project
-from tensorcast.schema.codec import encode
+from tensorcast.schema.codec import encode, encode_data
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.events import AggregateKind, KeyRemoved, UnknownEvent, aggregate_of
 from tensorcast.schema.ids import EventId, Key, Seq
@@ -70,7 +70,7 @@ def test_an_event_row_tells_the_event(history):
             recorded.at,
         )
         assert (row["aggregate_kind"], row["aggregate_id"]) == aggregate_of(recorded.event)
-        assert json.loads(row["data"]) == msgspec.to_builtins(recorded.event)
+        assert json.loads(row["data"]) == json.loads(encode_data(recorded.event))
 
 
 def test_events_of_replicas_operations_and_leases_know_their_artifact_and_node(history):
