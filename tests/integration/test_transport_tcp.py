@@ -1,0 +1,447 @@
+"""TCP transport against peers that are broken, hostile, slow or somebody else."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from conformance.contents import MIB, Shelf, make_content, manifest_of, plain_index
+from conformance.transport import ARTIFACT, PEER, collect, make_pull
+from tensorcast.movers.core.transfer import Broken, Completed
+from tensorcast.movers.transports.base import MemoryKind
+from tensorcast.movers.transports.tcp import wire
+from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
+from tensorcast.movers.transports.tcp.server import ServerLimits, TcpServer
+from tensorcast.movers.transports.tcp.sockets import parse_address
+from tensorcast.schema.chunks import ByteRange, ChunkSet
+from tensorcast.schema.errors import PermissionDenied, Unavailable
+from tensorcast.schema.faults import FaultKind
+
+SIZE = 6 * MIB + 10
+QUICK = ServerLimits(connections_max=4, request_s=0.3, stall_s=0.3, idle_s=0.5, hold_s=0.1)
+HELLO = wire.pack_opening(wire.Hello(cluster="c1", node="n2", peer=PEER))
+
+
+@pytest.fixture(scope="module")
+def content():
+    return bytes(make_content(plain_index(SIZE), SIZE))
+
+
+@pytest.fixture(scope="module")
+def manifest(content):
+    return manifest_of(plain_index(SIZE), content)
+
+
+@pytest.fixture
+def shelf(manifest, content):
+    made = Shelf()
+    made.put(ARTIFACT, manifest, content)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def server(shelf):
+    made = TcpServer("127.0.0.1:0", shelf, "c1", PEER, QUICK)
+    yield made
+    made.close()
+    assert (made.connections, shelf.lent) == (0, 0)
+
+
+@pytest.fixture
+def dial(server):
+    """Connects raw sockets to the server."""
+    with contextlib.ExitStack() as opened:
+
+        def connect(sent=HELLO):
+            connected = socket.create_connection(parse_address(server.address), 5)
+            opened.enter_context(connected)
+            connected.sendall(sent)
+            return connected
+
+        yield connect
+
+
+def read(connected, size):
+    got = b""
+    while len(got) < size and (piece := connected.recv(size - len(got))):
+        got += piece
+    return got
+
+
+def greet(connected):
+    size = wire.parse_opening_head(read(connected, wire.OPENING.size))
+    return wire.parse_welcome(read(connected, size))
+
+
+def is_closed(connected):
+    with contextlib.suppress(ConnectionResetError):
+        while connected.recv(1 << 20):
+            pass
+    return True
+
+
+def ask(connected, *ranges, artifact=ARTIFACT):
+    wanted = tuple(ByteRange(*pair) for pair in ranges)
+    connected.sendall(wire.pack_request(wire.Request(artifact=artifact, ranges=wanted, wait_s=0)))
+
+
+async def assert_serves(server, content, manifest):
+    """A well-behaved peer still gets its bytes."""
+    transport = TcpTransport("c1", "n2")
+    memory = bytearray(SIZE)
+    region = transport.register(memoryview(memory), MemoryKind.DRAM)
+    channel = await transport.connect(PEER, server.address)
+    pull = make_pull(manifest, 0, 7)
+    channel.post([pull], region)
+    assert await collect(channel, 1) == [Completed(pull=pull)]
+    assert memory == content
+    await transport.aclose()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        os.urandom(4096),
+        wire.OPENING.pack(wire.MAGIC, wire.VERSION, 0xFFFFFFFF),
+        wire.OPENING.pack(wire.MAGIC, 99, 2) + b"{}",
+        wire.OPENING.pack(wire.MAGIC, wire.VERSION, 5) + b"[1,2]",
+        HELLO[:-1],
+        HELLO[:3],
+        b"",
+    ],
+)
+async def test_strangers_are_shown_out(server, dial, sent, manifest, content):
+    assert await asyncio.to_thread(is_closed, dial(sent))
+    await assert_serves(server, content, manifest)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "peer", "reason"),
+    [("c2", PEER, "another cluster"), ("c1", "n5", "This is node n1, not n5")],
+)
+async def test_peers_that_mean_somebody_else_are_refused(server, cluster, peer, reason):
+    with pytest.raises(PermissionDenied, match=reason):
+        await TcpTransport(cluster, "n2").connect(peer, server.address)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        wire.REQUEST.pack(65535, 1, 0),
+        wire.REQUEST.pack(40, 65535, 0),
+        wire.REQUEST.pack(40, 1, 0xFFFFFFFF),
+        wire.REQUEST.pack(2, 0, 0) + b"\xff\xff",
+        wire.REQUEST.pack(40, 1, 0)[:5],
+        os.urandom(64),
+    ],
+)
+def test_requests_that_break_the_rules_end_the_connection(dial, sent):
+    connected = dial()
+    assert greet(connected).refusal == ""
+    connected.sendall(sent)
+    assert is_closed(connected)
+
+
+@pytest.mark.parametrize(
+    "pair", [(0, SIZE + 1), (SIZE, 1), (2**64 - 1, 2**64 - 1), (2**63, 10), (5, 0), (0, 2**64 - 1)]
+)
+def test_ranges_outside_of_the_artifact_are_refused(dial, pair, content):
+    connected = dial()
+    greet(connected)
+    ask(connected, pair, (SIZE - 5, 5))
+    status = wire.ANSWER.unpack(read(connected, wire.ANSWER.size))
+    assert status == (wire.Status.INVALID, 0, 0, 0, 0)
+    assert wire.ANSWER.unpack(read(connected, wire.ANSWER.size))[0] == wire.Status.OK
+    assert read(connected, 5) == content[-5:]
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "", "a" * 128, "\0"])
+def test_names_of_no_artifact_are_not_found(dial, name):
+    connected = dial()
+    greet(connected)
+    ask(connected, (0, 10), (0, 10), artifact=name)
+    for _ in range(2):
+        answer = wire.ANSWER.unpack(read(connected, wire.ANSWER.size))
+        assert answer == (wire.Status.NOT_FOUND, 0, 0, 0, 0)
+
+
+def trickle(connected, sent, stop):
+    """One byte at a time, for ever."""
+    with contextlib.suppress(OSError):
+        for byte in sent * 1000:
+            if stop.wait(0.03):
+                return
+            connected.send(bytes([byte]))
+
+
+@pytest.mark.parametrize("sent", [HELLO, wire.REQUEST.pack(40, 60, 0)])
+def test_a_peer_that_trickles_is_closed(dial, sent):
+    connected = dial(b"" if sent is HELLO else HELLO)
+    if sent is not HELLO:
+        greet(connected)
+    stop = threading.Event()
+    sending = threading.Thread(target=trickle, args=(connected, sent, stop))
+    begun = time.monotonic()
+    sending.start()
+    assert is_closed(connected)
+    stop.set()
+    sending.join()
+    assert time.monotonic() - begun < 3
+
+
+def test_a_peer_that_does_not_read_lets_the_artifact_go(server, shelf, dial):
+    connected = dial()
+    greet(connected)
+    for _ in range(20):
+        ask(connected, (0, SIZE))
+    until(lambda: shelf.lent == 1)
+    until(lambda: shelf.lent == 0 and server.connections == 0)
+
+
+def test_an_idle_peer_lets_the_artifact_go_and_is_closed(server, shelf, dial):
+    connected = dial()
+    greet(connected)
+    ask(connected, (0, 10))
+    read(connected, wire.ANSWER.size + 10)
+    assert shelf.lent == 1
+    until(lambda: shelf.lent == 0)
+    assert server.connections == 1
+    assert is_closed(connected)
+
+
+def test_a_peer_can_let_the_artifact_go_itself(shelf, dial):
+    connected = dial()
+    greet(connected)
+    ask(connected, (0, 10))
+    read(connected, wire.ANSWER.size + 10)
+    connected.sendall(wire.RELEASE)
+    until(lambda: shelf.lent == 0)
+    ask(connected, (0, 10))
+    assert len(read(connected, wire.ANSWER.size + 10)) == wire.ANSWER.size + 10
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    poll = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline
+        poll.wait(0.01)
+
+
+def test_connections_have_a_limit_and_places_become_free(server, dial):
+    kept = [dial() for _ in range(QUICK.connections_max)]
+    for connected in kept:
+        greet(connected)
+    assert is_closed(dial())
+    for connected in kept:
+        connected.close()
+    until(lambda: server.connections == 0)
+    assert greet(dial()).node == PEER
+
+
+def test_an_address_in_use_is_an_error_in_words(server, shelf):
+    with pytest.raises(Unavailable, match=f"Cannot listen on {server.address}"):
+        TcpServer(server.address, shelf, "c1", PEER)
+
+
+class FakeServer:
+    """Accepts connections and plays a script on each, in threads."""
+
+    def __init__(self, script):
+        self._script = script
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.stop = threading.Event()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connected, _ = self._listening.accept()
+                connected.settimeout(10)
+                thread = threading.Thread(target=self._play, args=(connected,))
+                self._threads.append(thread)
+                thread.start()
+
+    def _play(self, connected):
+        with connected, contextlib.suppress(OSError):
+            self._script(connected, self.stop)
+
+    def close(self):
+        self.stop.set()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextlib.contextmanager
+def playing(script):
+    server = FakeServer(script)
+    yield server
+    server.close()
+
+
+IMPATIENT = ClientLimits(streams=1, connect_s=0.3, stall_s=0.3)
+WELCOME = wire.pack_opening(wire.Welcome(node=PEER))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2p1\r\n",
+        WELCOME[:-1],
+        wire.OPENING.pack(wire.MAGIC, 2, 2) + b"{}",
+        wire.OPENING.pack(wire.MAGIC, 1, 1 << 30),
+        wire.OPENING.pack(wire.MAGIC, 1, 1) + b"7",
+    ],
+)
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_server_that_does_not_greet_is_unavailable(sent, stays):
+    def script(connected, stop):
+        connected.sendall(sent)
+        if stays:
+            stop.wait(10)
+
+    with playing(script) as fake:
+        begun = time.monotonic()
+        with pytest.raises(Unavailable, match=f"Node n1 at {fake.address}"):
+            await TcpTransport("c1", "n2", IMPATIENT).connect(PEER, fake.address)
+        assert time.monotonic() - begun < 3
+
+
+def answering(play):
+    """A script that greets well, reads one request, and then plays."""
+
+    def script(connected, stop):
+        read(connected, len(HELLO))
+        connected.sendall(WELCOME)
+        head = wire.parse_request_head(read(connected, wire.REQUEST.size))
+        read(connected, head.rest_bytes)
+        play(connected, stop)
+
+    return script
+
+
+async def pull_from(script, manifest, memory=None):
+    """The end of one pull of chunks 0 .. 2 from a server with a script."""
+    memory = bytearray(SIZE) if memory is None else memory
+    with playing(script) as fake:
+        transport = TcpTransport("c1", "n2", IMPATIENT)
+        region = transport.register(memoryview(memory), MemoryKind.DRAM)
+        channel = await transport.connect(PEER, fake.address)
+        channel.post([make_pull(manifest, 0, 3)], region)
+        (end,) = await collect(channel, 1)
+        await transport.aclose()
+        region.close()
+    return end
+
+
+def ok(size=3 * MIB, status=0, tells=0, holds=0):
+    return wire.ANSWER.pack(status, tells, 0, holds, size)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ok(size=2**64 - 1),
+        ok(size=3 * MIB + 1),
+        ok(size=5, status=1),
+        ok(status=77),
+        ok(status=2),
+        ok(holds=2**32 - 1),
+        ok(tells=1, holds=1) + wire.HELD.pack(7, 7),
+        ok(status=3, size=0),
+        ok()[:7],
+        b"",
+    ],
+)
+async def test_answers_that_break_the_rules_lose_the_peer(sent, manifest):
+    memory = bytearray(SIZE)
+
+    def play(connected, stop):
+        connected.sendall(sent)
+        if len(sent) < wire.ANSWER.size:
+            return
+        stop.wait(10)
+
+    end = await pull_from(answering(play), manifest, memory)
+    assert isinstance(end, Broken)
+    assert (end.fault.kind, end.arrived) == (FaultKind.UNAVAILABLE, ChunkSet())
+    assert memory == bytes(SIZE)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_what_came_before_the_loss_counts(manifest, content, stays):
+    def play(connected, stop):
+        connected.sendall(ok() + content[: 2 * MIB + 5])
+        if stays:
+            stop.wait(10)
+
+    end = await pull_from(answering(play), manifest)
+    assert isinstance(end, Broken)
+    assert (end.fault.kind, end.arrived) == (FaultKind.UNAVAILABLE, ChunkSet.of([0, 1]))
+
+
+async def test_a_flipped_bit_is_found_and_named(manifest, content):
+    damaged = bytearray(content[: 3 * MIB])
+    damaged[MIB + 1] ^= 1
+
+    def play(connected, stop):
+        connected.sendall(ok() + damaged)
+        stop.wait(10)
+
+    end = await pull_from(answering(play), manifest)
+    assert isinstance(end, Broken)
+    assert (end.fault.kind, end.arrived) == (FaultKind.CORRUPT, ChunkSet.of([0, 2]))
+    assert "chunk 1 " in end.fault.detail
+
+
+async def test_a_sender_that_trickles_is_given_up(manifest, content):
+    def play(connected, stop):
+        connected.sendall(ok())
+        for n in range(1000):
+            connected.send(content[n : n + 1])
+            if stop.wait(0.02):
+                return
+
+    begun = time.monotonic()
+    end = await pull_from(answering(play), manifest)
+    assert isinstance(end, Broken)
+    assert end.fault.kind is FaultKind.UNAVAILABLE
+    assert time.monotonic() - begun < 5
+
+
+async def test_a_cancelled_connect_leaves_nothing_open():
+    before = len(os.listdir("/proc/self/fd"))
+
+    def script(connected, stop):
+        stop.wait(10)
+
+    with playing(script) as fake:
+        transport = TcpTransport("c1", "n2", IMPATIENT)
+        connecting = asyncio.create_task(transport.connect(PEER, fake.address))
+        await asyncio.sleep(0.05)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        await asyncio.sleep(0.5)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_threads_and_descriptors_are_given_back(server, manifest, content):
+    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    for _ in range(3):
+        await assert_serves(server, content, manifest)
+    await asyncio.to_thread(until, lambda: server.connections == 0)
+    workers = sum(t.name.startswith("asyncio") for t in threading.enumerate())
+    assert threading.active_count() - workers <= before[0]
+    assert len(os.listdir("/proc/self/fd")) <= before[1]
