@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from tensorcast.schema.errors import InvalidArgument, Unavailable
+from tensorcast.schema.errors import InvalidArgument, PermissionDenied, Unavailable
 
 CONNECT_S_MAX: Final = 10
 STATEMENT_S_MAX: Final = 120
@@ -62,17 +62,28 @@ def make_engine(url: str, *, name: str, pooled: bool = True) -> AsyncEngine:
 @asynccontextmanager
 async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """A connection for as long as the block lasts. What fails because Postgres is away, in the
-    block as well, is raised as Unavailable."""
+    block as well, is raised as Unavailable; a user whom it does not let in as PermissionDenied."""
     try:
         async with engine.connect() as connection:
             yield connection
     except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        if is_refusal(error):
+            raise PermissionDenied(
+                f"Postgres at {place(engine)} refuses this user ({brief(error)}).",
+                hint="Check the URL.",
+            ) from error
         if not is_transient(error):
             raise
         raise Unavailable(
             f"Postgres at {place(engine)} cannot be reached ({brief(error)}).",
             hint="Is it running? `tcctl status` says.",
         ) from error
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether Postgres does not let this user in."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return str(getattr(origin, "sqlstate", "")).startswith("28")
 
 
 def is_transient(error: Exception) -> bool:
