@@ -21,3 +21,7 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         if not running.cancelled():
             running.exception()  # what went wrong concerns nobody any more
         raise
+    finally:
+        # An error keeps the frames it came through; with this one it would keep itself alive, and
+        # views of memory with it, until some later garbage collection.
+        del running

@@ -27,20 +27,33 @@ from tensorcast.log.execute import Outcome, execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.identity import new_event_id
 from tensorcast.log.jetstream import JetStreamLog, connect_log
+from tensorcast.movers.core.layout import Layout
+from tensorcast.movers.transports.base import Lending
+from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.aggregates.operation import OPEN, Operation, OperationStatus
-from tensorcast.schema.chunks import choose_chunk_bytes, chunk_range, count_chunks
+from tensorcast.schema.chunks import ChunkSet, choose_chunk_bytes, chunk_range, count_chunks
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import decode
-from tensorcast.schema.commands import Command, IssueOperation
+from tensorcast.schema.commands import (
+    Command,
+    FillReplica,
+    IssueOperation,
+    JoinNode,
+    SealArtifact,
+    StartReplica,
+)
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import from_body
+from tensorcast.schema.errors import NotFound, from_body
 from tensorcast.schema.ids import (
     ArtifactId,
+    Epoch,
     Key,
     NodeId,
     OperationId,
     Seq,
+    Tier,
     derive_operation_id,
+    replica_id,
 )
 from tensorcast.schema.socket import (
     LENGTH,
@@ -76,6 +89,7 @@ class MoverNode:
         self.folder = folder
         self.socket = folder / "mover.sock"
         self.pid: int | None = None
+        self.status: int | None = None
         self.statuses: list[str] = []
         self.store = FdStore(size_max=256)
         folder.mkdir(exist_ok=True)
@@ -147,10 +161,18 @@ class MoverNode:
     def is_running(self) -> bool:
         if self.pid is None:
             return False
-        pid, _ = os.waitpid(self.pid, os.WNOHANG)
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             self.pid = None
+            self.status = os.waitstatus_to_exitcode(status)
         return not pid
+
+    def wait_until_ended(self, timeout_s: float = READY_S_MAX) -> None:
+        """Waits for a mover that stops by itself; `status` is its exit status."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_running():
+            assert time.monotonic() < deadline, self.log_text()
+            time.sleep(0.01)
 
     def kill(self) -> None:
         """As a crash."""
@@ -335,6 +357,75 @@ class Reading:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class SlowSource:
+    """A node that holds only some chunks until it is told to hold more: a source in slow motion.
+    It serves with the real server; `asked` tells that a peer wants what is not there yet."""
+
+    def __init__(self, name: str, content: Content, chunks: int) -> None:
+        self.name = NodeId(name)
+        self.content = content
+        self.asked = threading.Event()
+        self.chunks = ChunkSet.full(chunks)
+        self._fd = os.memfd_create(name)
+        os.pwrite(self._fd, content.bytes, 0)
+        self.server = TcpServer("127.0.0.1:0", self, "test", self.name)
+
+    @contextmanager
+    def lend(self, artifact: ArtifactId) -> Iterator[Lending]:
+        if artifact != self.content.id:
+            raise NotFound("not here")
+        manifest = self.content.manifest
+        yield Lending(
+            fd=self._fd,
+            layout=Layout.whole(manifest.size_bytes),
+            chunk_bytes=manifest.chunk_bytes,
+            chunks=self._look,
+        )
+
+    def _look(self) -> ChunkSet:
+        self._looks += 1
+        if self._looks > self.content.manifest.chunks_total:
+            self.asked.set()  # a peer that waits makes the server look again and again
+        return self.chunks
+
+    _looks = 0
+
+    def hold_all(self) -> None:
+        self.chunks = ChunkSet.full(self.content.manifest.chunks_total)
+
+    async def join(self, observer: Observer, epoch: int = 1) -> None:
+        """Makes the log know the node and its half-filled replica."""
+        replica = replica_id(self.content.id, self.name, Tier.DRAM)
+        total = self.content.manifest.chunks_total
+        commands: list[Command] = [
+            JoinNode(
+                node=self.name,
+                epoch=Epoch(epoch),
+                address=self.server.address,
+                tiers={},
+                transports=("tcp",),
+            ),
+            SealArtifact(artifact=self.content.id, kind="weights", manifest=self.content.manifest),
+            StartReplica(
+                replica=replica,
+                artifact=self.content.id,
+                node=self.name,
+                tier=Tier.DRAM,
+                epoch=Epoch(epoch),
+                chunks_total=total,
+            ),
+        ]
+        if self.chunks.ranges:
+            commands.append(FillReplica(replica=replica, epoch=Epoch(epoch), chunks=self.chunks))
+        await observer.execute(*commands, actor=f"mover:{self.name}")
+
+    def close(self) -> None:
+        self.server.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Observer:
