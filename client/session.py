@@ -64,6 +64,9 @@ class AsyncClient:
         self._threads = _make_threads()
         self._left_behind: list[ThreadPoolExecutor] = []
 
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self.context.cluster}, node {self.context.default_node}>"
+
     async def __aenter__(self) -> Self:
         return self
 
