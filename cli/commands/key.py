@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from tensorcast.cli.output import Answer, Note, Result, shorten
@@ -76,6 +77,8 @@ def rm(
     """Remove a key; the artifact stays."""
     with session_of(call).client() as client:
         old = client.api.artifact(expect).id if expect else None
+        before = client.api.key(key)
         client.api.remove_key(key, expect=old)
-        info = client.api.key(key)
-    return Answer(data=info, blocks=lambda: (Note(f"{key} is removed."),), brief=(info.key,))
+    info = msgspec.structs.replace(before, artifact=None, version=before.version + 1)
+    sentence = f"{key} is removed; it pointed to {shorten(before.artifact)}."
+    return Answer(data=info, blocks=lambda: (Note(sentence),), brief=(info.key,))

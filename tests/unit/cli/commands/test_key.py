@@ -45,5 +45,6 @@ def test_set_of_a_key_that_moved_is_a_conflict(tcctl: Tcctl) -> None:
 
 def test_rm(tcctl: Tcctl) -> None:
     api = tcctl.answer(remove_key=None, key=INFO)
-    assert tcctl("key", "rm", "llama@1").code == 0
-    assert api.calls[0] == ("remove_key", ("llama@1",), {"expect": None})
+    run = tcctl("key", "rm", "llama@1", "-o", "json")
+    assert (run.code, run.data["artifact"], run.data["version"]) == (0, None, 2)
+    assert api.calls[1] == ("remove_key", ("llama@1",), {"expect": None})
