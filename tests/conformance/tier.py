@@ -20,8 +20,8 @@ def shared_index() -> tuple[Index, int]:
     """Tied, sliced, turned, expanded and partly overlapping tensors: (index, size in bytes)."""
 
     def spec(name: str, offset: int, shape: tuple[int, ...], **more: object) -> TensorSpec:
-        fields: dict[str, object] = {"name": name, "dtype": "F32", "shape": shape}
-        return TensorSpec(**(fields | {"offset": offset} | more))  # type: ignore[arg-type]
+        whole = TensorSpec(name=name, dtype="F32", shape=shape, offset=offset)
+        return msgspec.structs.replace(whole, **more)
 
     rows = 600
     size = rows * 1000 * 4

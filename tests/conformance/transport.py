@@ -40,18 +40,18 @@ def make_pull(manifest: Manifest, first: int, stop: int, **more: object) -> Pull
     """A pull of some chunks."""
     start = chunk_range(first, manifest.size_bytes, manifest.chunk_bytes).offset
     end = chunk_range(stop - 1, manifest.size_bytes, manifest.chunk_bytes).end
-    fields: dict[str, object] = {
-        "number": first,
-        "peer": PEER,
-        "artifact": ARTIFACT,
-        "first": first,
-        "stop": stop,
-        "source_range": ByteRange(start, end - start),
-        "target_range": ByteRange(start, end - start),
-        "chunk_bytes": manifest.chunk_bytes,
-        "digests": manifest.digests[first * 8 : stop * 8],
-    }
-    return Pull(**(fields | more))  # type: ignore[arg-type]
+    pull = Pull(
+        number=first,
+        peer=PEER,
+        artifact=ARTIFACT,
+        first=first,
+        stop=stop,
+        source_range=ByteRange(start, end - start),
+        target_range=ByteRange(start, end - start),
+        chunk_bytes=manifest.chunk_bytes,
+        digests=manifest.digests[first * 8 : stop * 8],
+    )
+    return msgspec.structs.replace(pull, **more)
 
 
 async def collect(channel: Channel, count: int) -> list[Completion]:
