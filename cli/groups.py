@@ -78,7 +78,10 @@ class LazyGroup(TyperGroup):
         args: list[str],
     ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
         """The real command that the arguments name, with the global options added."""
-        name, stand_in, rest = super().resolve_command(ctx, args)  # type: ignore[arg-type]
+        name, stand_in, rest = super().resolve_command(
+            ctx,  # type: ignore[arg-type]  # a context, whose class typer does not publish
+            args,
+        )
         if name is None or stand_in is None:
             return name, None, rest
         command = load(name)
@@ -91,7 +94,7 @@ def share_options(command: TyperCommand | TyperGroup, params: Iterable[object]) 
     shared = [copy.copy(param) for param in params if getattr(param, "name", "") not in _COMPLETION]
     for param in shared:
         param.hidden = True  # type: ignore[attr-defined]  # every option has it
-    command.params.extend(shared)  # type: ignore[arg-type]
+    command.params.extend(shared)  # type: ignore[arg-type]  # copies of options
     command.epilog = GLOBALS_NOTE
     if isinstance(command, TyperGroup):
         for below in command.commands.values():

@@ -53,6 +53,7 @@ def describe_artifact(view: ClusterView, artifact: Artifact) -> ArtifactInfo:
 
 
 def describe_replica(replica: Replica) -> ReplicaInfo:
+    """One replica, with how far it is."""
     return ReplicaInfo(
         node=replica.node,
         tier=replica.tier,

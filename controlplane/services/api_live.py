@@ -47,22 +47,26 @@ T = TypeVar("T")
 
 
 async def show_artifact(desk: Desk, request: Show) -> ArtifactInfo:
+    """The artifact that a key or id stands for. Raises NotFound."""
     view = await desk.view_after(request.after)
     return describe_artifact(view, view.artifacts[resolve_artifact(view, request.what)])
 
 
 async def show_tensors(desk: Desk, request: Show) -> tuple[TensorInfo, ...]:
+    """What such an artifact holds. Raises NotFound."""
     view = await desk.view_after(request.after)
     artifact = view.artifacts[resolve_artifact(view, request.what)]
     return describe_tensors(artifact.manifest.index)
 
 
 async def show_operation(desk: Desk, request: Show) -> OperationInfo:
+    """The operation of this id, or of which it is the beginning. Raises NotFound."""
     view = await desk.view_after(request.after)
     return describe_operation(view, view.operations[resolve_operation(view, request.what)])
 
 
 async def show_node(desk: Desk, request: Show) -> NodeInfo:
+    """The node of this name, whether it is up or not. Raises NotFound."""
     view = await desk.view_after(request.after)
     return describe_node(view, view.nodes[resolve_node(view, request.what)])
 
