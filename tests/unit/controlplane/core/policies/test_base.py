@@ -1,5 +1,4 @@
 from samples import N1, N2, artifact_id, event_id
-
 from tensorcast.controlplane.core.policies.base import issue
 from tensorcast.schema.ids import derive_operation_id
 from tensorcast.schema.work import Load, Persist
