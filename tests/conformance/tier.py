@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 
 from conformance.contents import make_content, manifest_of, odd_index, plain_index

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from conformance.contents import MIB, Shelf, make_content, manifest_of, plain_index
