@@ -14,6 +14,7 @@ from tensorcast.controlplane.core.policies.evict import Evict
 from tensorcast.controlplane.core.policies.repair import Repair
 from tensorcast.controlplane.core.policies.replicate import Replicate
 from tensorcast.controlplane.core.policies.verify import VerifyReplicas
+from tensorcast.controlplane.core.reasons import DRAINED
 from tensorcast.controlplane.core.view import (
     Aim,
     aim_of,
@@ -116,7 +117,10 @@ def _helps(view: ClusterView, node: NodeId, work: Work) -> bool:
 
 
 def _may_evict(view: ClusterView, node: NodeId, work: EvictWork) -> bool:
-    """Never what is leased; and of a sealed artifact neither what is pinned, nor the last copy."""
+    """Never what is leased; and of a sealed artifact neither what is pinned, nor the last copy,
+    nor for a drain that was called off."""
+    if work.reason == DRAINED and not view.nodes[node].draining:
+        return False
     replica = view.replicas.get(replica_id(work.artifact, node, work.tier))
     if replica is None:
         return False

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from tensorcast.controlplane.core.needs import stays
 from tensorcast.controlplane.core.policies.base import Task, issue
+from tensorcast.controlplane.core.reasons import DRAINED
 from tensorcast.controlplane.core.view import is_free, is_up, replicas_of, replicas_on, sealed
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.cluster import ClusterView
@@ -29,8 +30,6 @@ from tensorcast.schema.events import (
     ReplicaReady,
 )
 from tensorcast.schema.work import Evict
-
-DRAINED = "drained"
 
 
 class Drain:

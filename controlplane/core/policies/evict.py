@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tensorcast.controlplane.core.policies.base import Task, issue
+from tensorcast.controlplane.core.reasons import PRESSURE, REMOVED
 from tensorcast.controlplane.core.view import (
     free_bytes,
     has_survivor,
@@ -55,9 +56,6 @@ from tensorcast.schema.events import (
 from tensorcast.schema.ids import ArtifactId, Tier
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Persist, target_tier
-
-PRESSURE = "pressure"
-REMOVED = "removed"
 
 
 class Evict:

@@ -6,6 +6,7 @@ Reacts to
   fan-out costs about one transfer. There are as many chains as nodes that hold the artifact.
 - ReplicaReady: a disk replica that was asked for is written once the bytes are in the node's DRAM;
   when the artifact has just got its only source, requests that found none are tried again.
+- ReplicaGone: what was drained is made again when the drain was called off meanwhile.
 - NodeJoined, NodeUncordoned: requests for this node that are still open; and, when it brings the
   only source of an artifact, requests for other nodes.
 
@@ -19,22 +20,31 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tensorcast.controlplane.core.policies.base import Task, issue
+from tensorcast.controlplane.core.reasons import DRAINED
 from tensorcast.controlplane.core.view import (
     accepts,
     fill_work,
     is_making,
     is_ready,
     is_requested,
+    pending_operations,
     ready_replicas,
     replicas_on,
     sealed,
 )
+from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.events import NodeJoined, NodeUncordoned, ReplicaReady, ReplicasRequested
+from tensorcast.schema.events import (
+    NodeJoined,
+    NodeUncordoned,
+    ReplicaGone,
+    ReplicaReady,
+    ReplicasRequested,
+)
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier
-from tensorcast.schema.work import Materialize, Persist
+from tensorcast.schema.work import Evict, Materialize, Persist
 
 CHAIN_NODES_MAX = 32
 """A longer chain would add more delay than another pull from the first source costs."""
@@ -56,6 +66,8 @@ def _tasks(view: ClusterView, recorded: Recorded) -> Iterable[Task]:
             return _answer(view, artifact, [(node, tier) for node in nodes])
         case ReplicaReady(artifact=artifact, node=node, tier=tier):
             return _continue(view, artifact, node, tier)
+        case ReplicaGone(replica=replica):
+            return _bring_back(view, view.replicas[replica])
         case NodeJoined(node=node) | NodeUncordoned(node=node):
             return _welcome(view, node)
         case _:
@@ -113,12 +125,28 @@ def _continue(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier)
     return ()
 
 
+def _bring_back(view: ClusterView, replica: Replica) -> Iterable[Task]:
+    """A request that a drain took away although its node takes replicas again."""
+    was_drained = any(
+        isinstance(operation.work, Evict)
+        and operation.node == replica.node
+        and operation.work.reason == DRAINED
+        for operation in pending_operations(view, replica.artifact)
+    )
+    request = (replica.node, replica.tier)
+    if not was_drained or not is_requested(view, replica.artifact, *request):
+        return ()
+    return _answer(view, replica.artifact, [request])
+
+
 def _welcome(view: ClusterView, node: NodeId) -> Iterable[Task]:
-    """Everything that this node was asked for, and what others waited for and it brings."""
+    """Everything that this node was asked for and some node has, and what others waited for and
+    it brings."""
     brought = sorted({replica.artifact for replica in replicas_on(view, node)})
     asked = (
         _answer(view, artifact, [r for r in view.artifacts[artifact].requests if r[0] == node])
         for artifact in sorted(view.artifacts)
+        if ready_replicas(view, artifact)
     )
     waited = (
         _answer(view, artifact, [r for r in view.artifacts[artifact].requests if r[0] != node])

@@ -2,11 +2,14 @@ import pytest
 
 from tensorcast.controlplane.core.decisions import POLICIES, decide_reactions, is_right
 from tensorcast.controlplane.core.policies.base import issue
+from tensorcast.controlplane.core.reasons import DRAINED
 from tensorcast.schema.commands import CancelOperation, IssueOperation, RetryOperation
 from tensorcast.schema.events import (
     ArtifactPinned,
     ArtifactRemoved,
+    NodeDrained,
     NodeLeft,
+    NodeUncordoned,
     ReplicaEvicting,
     ReplicaLost,
 )
@@ -167,3 +170,13 @@ def test_a_decision_in_one_view_is_the_same_everywhere():
     assert first == decide_reactions(world.view, world.last)
     assert first[0].policy == "replicate"
     assert EventId(world.last.id) == world.events[-1].id
+
+
+def test_a_drain_that_was_called_off_evicts_nothing():
+    world = two_nodes()
+    a = world.artifact("a", "n1", "n2")
+    evict = command("n1", Evict(artifact=a, tier=Tier.DRAM, reason=DRAINED))
+    world.then(NodeDrained(node=NodeId("n1")))
+    assert is_right(world.view, evict)
+    world.then(NodeUncordoned(node=NodeId("n1")))
+    assert not is_right(world.view, evict)

@@ -1,16 +1,21 @@
+import pytest
+
 from samples import artifact_id
 from tensorcast.controlplane.core.policies.replicate import CHAIN_NODES_MAX, Replicate
+from tensorcast.controlplane.core.reasons import DRAINED, PRESSURE
 from tensorcast.schema.commands import IssueOperation
 from tensorcast.schema.events import (
     ArtifactRemoved,
     NodeCordoned,
     NodeLeft,
     NodeUncordoned,
+    ReplicaEvicting,
+    ReplicaGone,
     ReplicaLost,
 )
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import Epoch, NodeId, Tier, derive_operation_id
-from tensorcast.schema.work import Load, Materialize, Persist
+from tensorcast.schema.work import Evict, Load, Materialize, Persist
 from worlds import World
 
 
@@ -205,3 +210,24 @@ def test_a_request_without_any_source_is_issued_and_says_why_it_fails():
     world.request(a, "n2")
     assert react(world) == [("n2", Materialize(artifact=a))]
     assert a == artifact_id("a")
+
+
+def test_a_node_that_joins_gets_nothing_that_nobody_has():
+    world = three_nodes()
+    a = world.artifact("a")
+    world.request(a, "n2")
+    world.node("n2", epoch=2)
+    assert react(world) == []
+
+
+@pytest.mark.parametrize("reason", [DRAINED, PRESSURE])
+def test_what_a_drain_took_comes_back_when_it_was_called_off(reason):
+    world = three_nodes()
+    a = world.artifact("a", "n1", "n2")
+    world.request(a, "n2")
+    work = Evict(artifact=a, tier=Tier.DRAM, reason=reason)
+    world.start(world.issue("op-1", "n2", work, policy="drain"))
+    replica = world.replica(a, "n2")
+    world.then(ReplicaEvicting(replica=replica, epoch=Epoch(1), reason=reason))
+    world.then(ReplicaGone(replica=replica, epoch=Epoch(1)))
+    assert [node for node, _ in react(world)] == (["n2"] if reason == DRAINED else [])
