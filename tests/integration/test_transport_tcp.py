@@ -10,9 +10,11 @@ import time
 import pytest
 
 from conformance.contents import MIB, Shelf, make_content, manifest_of, plain_index
+from conformance.tier import samples
 from conformance.transport import ARTIFACT, PEER, collect, make_pull
 from tensorcast.movers.core.transfer import Broken, Completed
-from tensorcast.movers.transports.base import MemoryKind
+from tensorcast.movers.tiers.disk import DiskTier
+from tensorcast.movers.transports.base import Lending, MemoryKind
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
 from tensorcast.movers.transports.tcp.server import ServerLimits, TcpServer
@@ -248,6 +250,46 @@ def test_connections_have_a_limit_and_places_become_free(server, dial):
 def test_an_address_in_use_is_an_error_in_words(server, shelf):
     with pytest.raises(Unavailable, match=f"Cannot listen on {server.address}"):
         TcpServer(server.address, shelf, "c1", PEER)
+
+
+class DiskShelf:
+    """A provider of what lies on a disk."""
+
+    def __init__(self, tier, manifest):
+        self._tier = tier
+        self._manifest = manifest
+
+    @contextlib.contextmanager
+    def lend(self, artifact):
+        everything = ChunkSet.full(self._manifest.chunks_total)
+        with self._tier.open_ranges(artifact, self._manifest) as opened:
+            yield Lending(
+                fd=opened.fd,
+                layout=opened.layout,
+                chunk_bytes=self._manifest.chunk_bytes,
+                chunks=lambda: everything,
+            )
+
+
+@pytest.mark.parametrize("name", ["odd", "shared", "plain"])
+async def test_a_replica_on_disk_is_served_as_its_byte_space(tmp_path, name):
+    """The gaps that the file leaves out arrive as zeros."""
+    index, size = samples()[name]
+    stored = make_content(index, size)
+    its_manifest = manifest_of(index, stored)
+    tier = DiskTier(tmp_path)
+    tier.persist(ARTIFACT, its_manifest, memoryview(stored))
+    server = TcpServer("127.0.0.1:0", DiskShelf(tier, its_manifest), "c1", PEER)
+    transport = TcpTransport("c1", "n2")
+    memory = bytearray(b"\xff" * size)
+    region = transport.register(memoryview(memory), MemoryKind.DRAM)
+    channel = await transport.connect(PEER, server.address)
+    pull = make_pull(its_manifest, 0, its_manifest.chunks_total)
+    channel.post([pull], region)
+    assert await collect(channel, 1) == [Completed(pull=pull)]
+    assert memory == stored
+    await transport.aclose()
+    server.close()
 
 
 class FakeServer:

@@ -47,7 +47,7 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     streams: int = 2
     connect_s: float = 5.0
-    stall_s: float = 20.0
+    stall_s: float = 10.0
 
 
 def open_stream(

@@ -92,6 +92,18 @@ async def test_too_many_descriptors_are_refused_and_closed(pair, count):
     os.close(fd)
 
 
+async def test_descriptors_of_a_frame_that_is_cut_off_are_closed(pair):
+    frames, theirs = pair
+    before = len(os.listdir("/proc/self/fd"))
+    fd = os.memfd_create("x")
+    socket.send_fds(theirs, [b"\0\0\0\x09{"], [fd])
+    os.close(fd)
+    theirs.shutdown(socket.SHUT_WR)
+    with pytest.raises(Corrupt):
+        await frames.receive()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_waiting_for_a_frame_can_be_cancelled(pair):
     frames, theirs = pair
     receiving = asyncio.create_task(frames.receive())
