@@ -10,6 +10,6 @@ from hypothesis import settings
 pytest_plugins = ["servers"]
 
 # Few examples at each run, new ones at every run; HYPOTHESIS_PROFILE=thorough looks longer.
-settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile("fast", max_examples=15, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
