@@ -96,11 +96,13 @@ def operations_for(view: ClusterView, node: NodeId) -> tuple[Operation, ...]:
 def operation_making(
     view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier
 ) -> OperationId | None:
-    """An open operation that is making this replica; None if there is none."""
-    for operation in operations_for(view, node):
-        if operation.work.artifact == artifact and target_tier(operation.work) is tier:
-            return operation.id
-    return None
+    """The oldest open operation that is making this replica; None if there is none."""
+    found = [
+        view.operations[id_]
+        for id_ in view.operations_by_artifact.get(artifact, frozenset()) & view.open_operations
+    ]
+    making = [o for o in found if o.node == node and target_tier(o.work) is tier]
+    return min(making, key=lambda o: (o.issued_at, o.id)).id if making else None
 
 
 def is_open(view: ClusterView, operation: OperationId) -> bool:
