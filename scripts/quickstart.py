@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,10 +134,14 @@ def checkpoint_files(path: Path) -> list[Path]:
 
 def read_back(key: str, path: Path) -> None:
     """Get the checkpoint on n2 without a copy and compare it with the file, bit for bit."""
-    print(f'''
+    print(
+        f'''
 >>> import tensorcast as tc
 >>> with tc.connect("{CONTEXT}", node="n2") as client:
-...     tensors = client.get("{key}")''')
+...     tensors = client.get("{key}")''',
+        flush=True,
+    )
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch; not needed here
     import torch
 
     import tensorcast as tc
@@ -201,13 +206,14 @@ def suggest_more(key: str) -> str:
     tool = shown(TCCTL)
     return f"""
   {tool} status                       # what runs, and whether all is well
-  {tool} artifact tensors {key}
+  {tool} artifact tensors {key}   # what is in it
   {tool} audit log --last 20          # everything that happened, newest last
-  {tool} node drain n1                # move its replicas away, and watch: {tool} op ls
+  {tool} node drain n1                # move its replicas elsewhere
+  {tool} op ls                        # the work that came of it
   {tool} up --nodes 3                 # one more node
   {tool} get {key} /tmp/copy.safetensors
   {tool} --help
-  scripts/quickstart --down           # stop; the next run finds everything again
+  scripts/quickstart --down                    # stop; the next run finds everything again
 
 Commands talk to this cluster because its context ({CONTEXT}) is the one in use.
 """
