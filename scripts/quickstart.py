@@ -66,10 +66,11 @@ def tour(checkpoint: Path | None) -> None:
     """Every step, from nothing to the story of a checkpoint."""
     path = checkpoint.expanduser().absolute() if checkpoint else find_checkpoint()
     key = f"{name_of(path)}@1"
+    memory = ask_memory(path)
     os.chdir(ROOT)
 
     say("1. A cluster on this machine: NATS, Postgres, the control plane and two nodes")
-    tcctl("up", "--nodes", "2", "--data-dir", shown(HOME), "--context", CONTEXT, *ask_memory(path))
+    tcctl("up", "--nodes", "2", "--data-dir", shown(HOME), "--context", CONTEXT, *memory)
 
     say("2. A real checkpoint goes into node n1")
     tcctl("put", shown(path), "--key", key, "--node", "n1")
