@@ -7,7 +7,6 @@ The fixtures are imported by the tests that use them.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -114,12 +113,10 @@ def home(tmp_path, outside, monkeypatch):
     stand_in = tmp_path / "stand_in.py"
     stand_in.write_text(STAND_IN)
     one = Home(tmp_path, stand_in)
-    before = shared_memory_files()
     yield one
     supervisor = one.service("supervisor")
     cluster.down(one.home, purge=one.layout.config.exists())
     assert supervisor is None or supervisor.pid is None or not is_running(supervisor.pid)
-    assert shared_memory_files() == before
 
 
 def is_running(pid: int) -> bool:
@@ -127,10 +124,6 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def shared_memory_files() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "ostgre" in name or "tensorcast" in name}
 
 
 async def write_something(config: ClusterConfig) -> None:

@@ -44,7 +44,8 @@ async def reap(service: Service) -> None:
     while True:
         if service.pid:
             with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(service.pid, os.WNOHANG)  # noqa: ASYNC222 - it returns at once
+                # It returns at once.
+                pid, status = os.waitpid(service.pid, os.WNOHANG)  # noqa: ASYNC222
                 if pid:
                     service.end(status)
         await asyncio.sleep(0.01)
