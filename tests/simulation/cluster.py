@@ -29,6 +29,7 @@ from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.ids import ArtifactId, LeaseId, NodeId, Tier, replica_id
 
 ARTIFACT_CHUNKS = 4
+HOLD_S_MAX = 40.0
 
 
 class SimulatedCluster:
@@ -47,6 +48,7 @@ class SimulatedCluster:
         self.user = Process(self._far())
         self.user.start(asyncio.Event().wait)
         self._leases = 0
+        self._claims: list[asyncio.Task[None]] = []
 
     def _far(self) -> FarLog:
         return FarLog(self.log, self.random, delay_s=0.1, loss=0.05)
@@ -112,7 +114,7 @@ class SimulatedCluster:
 
     async def act(self, step: int) -> None:
         """One thing that a user, an operator or fate does."""
-        choices = [self._request, self._request, self._claim, self._verify, self._operate]
+        choices = [self._request, self._request, self._verify, self._operate]
         fate = self.random.random()
         if fate < 0.3:
             await self.put(f"a{step}")
@@ -122,7 +124,11 @@ class SimulatedCluster:
             await self.crash_scheduler()
         elif self.user.view.artifacts:
             artifact = self.random.choice(sorted(self.user.view.artifacts))
-            await self.random.choice(choices)(artifact)
+            if self.random.random() < 0.3:
+                claim = self._claim(artifact)
+                self._claims.append(asyncio.get_running_loop().create_task(claim))
+            else:
+                await self.random.choice(choices)(artifact)
 
     async def _request(self, artifact: ArtifactId) -> None:
         count = self.random.randint(1, len(self.nodes))
@@ -131,9 +137,10 @@ class SimulatedCluster:
         await self.try_to(RequestReplicas(artifact=artifact, nodes=nodes, tier=tier))
 
     async def _claim(self, artifact: ArtifactId) -> None:
+        """Pins or leases the artifact for a while, beside all else that happens."""
         if self.random.random() < 0.3:
             await self.try_to(PinArtifact(artifact=artifact))
-            await asyncio.sleep(self.random.random() * 3)
+            await asyncio.sleep(self.random.random() * HOLD_S_MAX)
             await self.try_to(UnpinArtifact(artifact=artifact))
             return
         self._leases += 1
@@ -142,7 +149,7 @@ class SimulatedCluster:
         await self.try_to(
             AcquireLease(lease=lease, artifact=artifact, node=node, holder="me", ttl_s=60)
         )
-        await asyncio.sleep(self.random.random() * 3)
+        await asyncio.sleep(self.random.random() * HOLD_S_MAX)
         await self.try_to(ReleaseLease(lease=lease))
 
     async def _verify(self, artifact: ArtifactId) -> None:
@@ -175,6 +182,7 @@ class SimulatedCluster:
 
     async def settle(self) -> None:
         """Nothing fails any more, every node is open, has room and has just joined."""
+        await asyncio.gather(*self._claims)
         await asyncio.sleep(60)
         self.is_calm = True
         self._dram_bytes = 1 << 40
@@ -188,6 +196,8 @@ class SimulatedCluster:
 
     async def stop(self) -> None:
         """Kills everybody; raises what broke one of them before."""
+        for claim in self._claims:
+            claim.cancel()
         for process in (*self._movers.values(), *self._schedulers, self.user):
             await process.kill()
 
