@@ -46,8 +46,8 @@ async def connect_log(
     url: str, cluster: str, *, name: str, timeout_s: float = CONNECT_S_MAX
 ) -> JetStreamLog:
     """Connects to the log of a cluster and makes it when it is not there. `name` tells operators
-    who is connected. Raises Unavailable, and InvalidArgument when the server or an existing log
-    cannot keep the contract."""
+    who is connected. Raises Unavailable, PermissionDenied, and InvalidArgument when the server or
+    an existing log cannot keep the contract."""
     connection = Connection(url)
     await connection.open(name, timeout_s)
     try:

@@ -7,12 +7,14 @@ import contextlib
 import re
 import uuid
 from contextlib import aclosing
+from datetime import timedelta
 
 import nats
 import pytest
 
 from conformance.log import cordoned, draft, read_until
 from tensorcast.log.follower import Follower
+from tensorcast.log.identity import now
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.writer import Writer
 from tensorcast.schema.codec import decode
@@ -158,6 +160,24 @@ async def test_consumers_are_given_back(nats_server, log):
         while sum(one.state.consumer_count for one in await info):
             await asyncio.sleep(0.05)
             info = log.nats.jetstream().streams_info()
+
+
+async def test_a_repeat_is_found_when_the_server_has_forgotten_the_id(nats_server, log):
+    client = log.nats.jetstream()
+    config = (await client.stream_info("TC_c_LOG")).config
+    await client.update_stream(config.evolve(duplicate_window=0.1))
+    hours_ago = now() - timedelta(hours=3)
+    journalled = [draft(cordoned("n1"), at=hours_ago), draft(cordoned("n2"), at=hours_ago)]
+    decided = [draft(cordoned("m1"), 0), draft(cordoned("m1")), draft(cordoned("m2"), 0)]
+    assert await log.append(journalled) == (1, 2)
+    assert await log.append(decided) == (3, 4, 5)
+    await log.append([draft(cordoned(name)) for name in ("n1", "n2", "m1", "m2")])
+    await asyncio.sleep(0.5)
+    assert await log.append(journalled) == (1, 2)
+    assert await log.append(journalled[1:]) == (2,)
+    assert await log.append(decided) == (3, 4, 5)
+    assert await log.append(decided[2:]) == (5,)
+    assert await log.last_seq() == 9
 
 
 async def test_the_log_can_only_grow(log):
