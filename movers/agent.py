@@ -27,8 +27,8 @@ from tensorcast.schema.events import (
     OperationSucceeded,
 )
 from tensorcast.schema.faults import Fault, FaultKind, from_error
-from tensorcast.schema.ids import EventId, OperationId, Seq
-from tensorcast.schema.work import Evict
+from tensorcast.schema.ids import EventId, OperationId, Seq, Tier
+from tensorcast.schema.work import Evict, target_tier
 
 IDLE_S_MAX: Final = 60.0
 
@@ -177,7 +177,8 @@ class Agent:
         except asyncio.CancelledError:
             if running is None or not running.is_cancelled:
                 raise
-            await self._fills.discard(operation.work.artifact)
+            if target_tier(operation.work) is Tier.DRAM:
+                await self._fills.discard(operation.work.artifact)
         finally:
             self._running.pop(id_, None)
         latest = self._follower.view.operations[id_]

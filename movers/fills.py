@@ -7,12 +7,11 @@ fault or a crash stays, so the next fill moves only what is missing.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.holdings import operation_making
+from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.pulls import Moved, Puller
 from tensorcast.movers.replicas import complete, drop, filled, start
@@ -43,6 +42,7 @@ class Fills:
         reporter: Reporter,
         follower: Follower,
         life: Life,
+        disk_locks: Locks,
     ) -> None:
         self._residents = residents
         self._room = room
@@ -51,8 +51,8 @@ class Fills:
         self._reporter = reporter
         self._follower = follower
         self._life = life
-        self._locks: dict[ArtifactId, asyncio.Lock] = {}
-        self._interested: Counter[ArtifactId] = Counter()
+        self._disk_locks = disk_locks
+        self._locks = Locks()
         self._idle_since: dict[ArtifactId, float] = {}
 
     async def materialize(
@@ -74,7 +74,7 @@ class Fills:
     async def discard(self, artifact: ArtifactId) -> None:
         """Drops a half-filled replica, unless somebody else is filling it or waits for it."""
         resident = self._residents.find(artifact)
-        is_wanted = self._interested[artifact] > 0
+        is_wanted = self._locks.wanted(artifact) > 0
         if resident is None or resident.phase is not Phase.FILLING or is_wanted:
             return
         self._idle_since.pop(artifact, None)
@@ -87,7 +87,7 @@ class Fills:
         view, node = self._follower.view, self._life.node
         for resident in self._residents.all():
             wanted = operation_making(view, resident.id, node, Tier.DRAM)
-            if resident.phase is not Phase.FILLING or wanted or self._interested[resident.id]:
+            if resident.phase is not Phase.FILLING or wanted or self._locks.wanted(resident.id):
                 self._idle_since.pop(resident.id, None)
             elif now - self._idle_since.setdefault(resident.id, now) >= idle_s:
                 await self.discard(resident.id)
@@ -95,7 +95,7 @@ class Fills:
     # ---- the frame of every fill -----------------------------------------------------------
 
     async def _fill(self, artifact: ArtifactId, fetch: Fetch, cause: EventId) -> Moved:
-        async with self._alone(artifact):
+        async with self._locks.alone(artifact):
             await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
             if self._residents.find_ready(artifact) is not None:
                 return Moved()
@@ -119,18 +119,6 @@ class Fills:
                 raise
             return Moved()  # a put of the same content came first
 
-    @asynccontextmanager
-    async def _alone(self, artifact: ArtifactId) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(artifact, asyncio.Lock())
-        self._interested[artifact] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._interested[artifact] -= 1
-            if not self._interested[artifact]:
-                del self._interested[artifact], self._locks[artifact]
-
     def _sealed(self, artifact: ArtifactId) -> Artifact:
         found = self._follower.view.artifacts.get(artifact)
         if found is None or found.status is not ArtifactStatus.SEALED:
@@ -152,9 +140,10 @@ class Fills:
     # ---- from the disk ---------------------------------------------------------------------
 
     async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:
-        good = await in_thread(
-            load_segment, self._disk, resident.id, resident.manifest, resident.segment
-        )
+        async with self._disk_locks.alone(resident.id):
+            good = await in_thread(
+                load_segment, self._disk, resident.id, resident.manifest, resident.segment
+            )
         self._residents.add_chunks(resident, good)
         damaged = ChunkSet.full(resident.manifest.chunks_total) - good
         if not damaged.ranges:

@@ -9,9 +9,11 @@ import asyncio
 import fcntl
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -29,6 +31,7 @@ EXIT_USAGE: Final = 2
 EXIT_FENCED: Final = 3
 RETRY_S: Final = 0.2
 LOCK_TRIES_MAX: Final = 20
+THREADS_MAX: Final = 32
 
 _logger = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ def main() -> int:
     except InvalidArgument as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
+    _raise_descriptor_limit()
     kept = adopt_descriptors(os.environ, os.getpid())
     notifier = Notifier.from_environ(os.environ)
     try:
@@ -58,6 +62,12 @@ def main() -> int:
         return _give_up(leaves(known) if known else [], notifier)
     finally:
         notifier.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """Each reader of the node costs a descriptor; the usual soft limit is meant for `select`."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
@@ -78,6 +88,7 @@ def _give_up(errors: Sequence[BaseException], notifier: Notifier) -> int:
 async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     with ExitStack() as owned:

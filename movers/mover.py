@@ -20,6 +20,7 @@ from tensorcast.movers.agent import Agent
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import hibernate
 from tensorcast.movers.journal import Journal
+from tensorcast.movers.locks import Locks
 from tensorcast.movers.membership import Membership
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.pool import Pool
@@ -42,6 +43,7 @@ from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 from tensorcast.schema.socket import Stats, Welcome
 
 CATCH_UP_S_MAX: Final = 600.0
+WRITE_S_MAX: Final = 15.0
 SETTLE_S_MAX: Final = 5.0
 LEAVE_S_MAX: Final = 5.0
 TIDY_S: Final = 5.0
@@ -63,7 +65,7 @@ class Mover:
         self._images = settings.data_dir / "hibernate"
         self._life = Life(settings.node)
         self._follower = Follower(log)
-        self._writer = Writer(log)
+        self._writer = Writer(log, retry_s=WRITE_S_MAX)
         self._pool = Pool(settings.dram_bytes, notifier)
         self._disk = DiskTier(settings.data_dir / "disk")
         self._lifelines = Lifelines()
@@ -85,8 +87,13 @@ class Mover:
             wait_s=settings.room_wait_s,
         )
         puller = Puller(self._residents, self._transport, self._reporter, follower, life)
-        fills = Fills(self._residents, room, self._disk, puller, self._reporter, follower, life)
-        operations = Operations(self._residents, fills, self._disk, self._reporter, follower, life)
+        disk_locks = Locks()
+        fills = Fills(
+            self._residents, room, self._disk, puller, self._reporter, follower, life, disk_locks
+        )
+        operations = Operations(
+            self._residents, fills, self._disk, self._reporter, follower, life, disk_locks
+        )
         self._agent = Agent(
             follower,
             self._journal,

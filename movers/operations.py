@@ -7,6 +7,7 @@ from typing import assert_never
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.holdings import is_claimed
 from tensorcast.movers.fills import Fills
+from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.verify import verify_chunks
 from tensorcast.movers.pulls import Moved
 from tensorcast.movers.replicas import corrupt, drop, evict
@@ -39,6 +40,7 @@ class Operations:
         reporter: Reporter,
         follower: Follower,
         life: Life,
+        disk_locks: Locks,
     ) -> None:
         self._residents = residents
         self._fills = fills
@@ -46,6 +48,7 @@ class Operations:
         self._reporter = reporter
         self._follower = follower
         self._life = life
+        self._disk_locks = disk_locks
 
     async def do(self, work: Work, cause: EventId) -> Moved:
         """Does the work and reports what becomes of replicas; what becomes of the operation is the
@@ -56,36 +59,41 @@ class Operations:
             case Load():
                 return await self._fills.load(work.artifact, cause)
             case Persist():
-                return await self._persist(work.artifact, cause)
+                async with self._disk_locks.alone(work.artifact):
+                    return await self._persist(work.artifact, cause)
             case Evict(tier=Tier.DRAM):
                 return await self._evict_memory(work, cause)
             case Evict():
-                return await self._evict_disk(work, cause)
+                async with self._disk_locks.alone(work.artifact):
+                    return await self._evict_disk(work, cause)
             case Verify(tier=Tier.DRAM):
                 return await self._verify_memory(work.artifact, cause)
             case Verify():
-                return await self._verify_disk(work.artifact, cause)
+                async with self._disk_locks.alone(work.artifact):
+                    return await self._verify_disk(work.artifact, cause)
             case _:
                 assert_never(work)
 
     async def _persist(self, artifact: ArtifactId, cause: EventId) -> Moved:
-        if self._residents.is_on_disk(artifact):
-            return Moved()
-        resident = self._ready(artifact)
-        with self._residents.borrow(resident):
-            await in_thread(store_resident, self._disk, resident)
-        self._residents.set_on_disk(artifact, resident.manifest)
+        moved = Moved()
+        if not self._residents.is_on_disk(artifact):
+            resident = self._ready(artifact)
+            # What may lie there is damaged, or the disk tier would know of it.
+            await in_thread(self._disk.remove, artifact)
+            with self._residents.borrow(resident):
+                await in_thread(store_resident, self._disk, resident)
+            self._residents.set_on_disk(artifact, resident.manifest)
+            moved = Moved(resident.manifest.size_bytes, {"disk": resident.manifest.size_bytes})
         stored = CompleteReplica(
             replica=self._disk_replica(artifact),
             artifact=artifact,
             node=self._life.node,
             tier=Tier.DISK,
             epoch=self._life.epoch,
-            chunks_total=resident.manifest.chunks_total,
+            chunks_total=self._manifest(artifact).chunks_total,
         )
         await self._reporter.report([stored], cause)
-        size_bytes = resident.manifest.size_bytes
-        return Moved(size_bytes, {"disk": size_bytes})
+        return moved
 
     async def _evict_memory(self, work: Evict, cause: EventId) -> Moved:
         resident = self._residents.find(work.artifact)
@@ -94,8 +102,8 @@ class Operations:
         self._check_unclaimed(work.artifact)
         await self._reporter.report([evict(resident, work.reason, self._life)], cause)
         await self._check_evicting(resident.replica)
-        await self._residents.drop(resident)
         await self._reporter.report([drop(resident, self._life)], cause)
+        await self._residents.drop(resident)
         return Moved()
 
     async def _evict_disk(self, work: Evict, cause: EventId) -> Moved:

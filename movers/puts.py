@@ -35,6 +35,7 @@ from tensorcast.schema.tensors import SIZE_BYTES_MAX, check_manifest
 
 UNMAP_S_MAX: Final = 1.0
 LOOK_AGAIN_S: Final = 0.01
+SETTLE_S_MAX: Final = 10.0
 RETRY_S: Final = 1.0
 _ARTIFACT_ID = re.compile(r"[0-9a-f]{40}")
 
@@ -151,6 +152,7 @@ class Puts:
             await self._check(segment, request)
             if self._residents.find_ready(request.artifact) is not None:
                 return await self._register_key(request, actor)
+            await self._settle_reports()
             is_in_use = True
             return await self._register(segment, request, actor)
         finally:
@@ -205,8 +207,6 @@ class Puts:
     async def _register(self, segment: Segment, request: SealPut, actor: str) -> PutSealed:
         """One append for artifact, replica and key. The journal knows the segment before, so that
         a crash right after the append loses nothing."""
-        if self._journal.pending:
-            await self._journal.settled()
         replica = self._replica(request.artifact)
         await self._journal.keep_segment(replica, segment.name)
         commands = [_seal_command(request), self._complete(request), *_key_commands(request)]
@@ -220,6 +220,18 @@ class Puts:
             raise
         await self._accept(segment, request.artifact)
         return PutSealed(artifact=request.artifact, replica=replica, seq=outcome.seq, existed=False)
+
+    async def _settle_reports(self) -> None:
+        """What is reported of an earlier replica must be decided before the new one appears."""
+        try:
+            async with asyncio.timeout(SETTLE_S_MAX):
+                await self._journal.settled()
+        except TimeoutError:
+            raise Unavailable(
+                f"Node {self._life.node} cannot reach the log.",
+                hint="Is the NATS server well? `tcctl status` says.",
+                node=self._life.node,
+            ) from None
 
     async def _accept(self, segment: Segment, artifact: ArtifactId) -> None:
         await self._residents.add(self._follower.view.artifacts[artifact], segment, Phase.READY)

@@ -106,9 +106,9 @@ class Recovery:
         all that is left of somebody's data."""
         for held in await in_thread(self._disk.list):
             replica = self._replica(held.artifact, Tier.DISK)
-            if replica is None or replica.status in (ReplicaStatus.READY, ReplicaStatus.FILLING):
+            if replica is None or replica.status is ReplicaStatus.READY:
                 self._residents.set_on_disk(held.artifact, held.manifest)
-            else:
+            elif replica.status is not ReplicaStatus.FILLING:  # damaged: a new one replaces it
                 await in_thread(self._disk.remove, held.artifact)
         self._with_image = frozenset(await in_thread(list_images, self._images))
 
@@ -161,6 +161,8 @@ class Recovery:
 
     async def _settle(self, resident: Resident) -> None:
         """The log and the resident agree on what there is."""
+        if resident.is_dropped:
+            return
         replica = self._follower.view.replicas.get(resident.replica)
         claimed = replica.chunks if replica else ChunkSet()
         damaged = claimed - resident.chunks
@@ -214,9 +216,10 @@ class Recovery:
         return load_segment(self._disk, artifact.id, artifact.manifest, segment)
 
     async def _remove_images(self) -> None:
-        """Images are only for the way: one that was read back, or that nobody wants, goes. One
-        that found no room stays for a person to look at."""
+        """Images are only for the way: one that was read back, or whose replica was dropped, goes.
+        One that found no room, or of which the log knows nothing, may be all that is left."""
         for artifact in self._with_image:
+            replica = self._replica(artifact, Tier.DRAM)
             is_back = self._residents.find_ready(artifact) is not None
-            if is_back or self._present(self._replica(artifact, Tier.DRAM)) is None:
+            if is_back or (replica is not None and replica.status is ReplicaStatus.GONE):
                 await in_thread(remove_image, self._images, artifact)

@@ -52,6 +52,7 @@ BACKLOG: Final = 128
 HELLO_S_MAX: Final = 10.0
 ACTOR_CHARS_MAX: Final = 256
 MODE: Final = 0o660
+OWN_ACTORS: Final = ("mover:", "policy:", "controlplane", "timers")
 _CREDENTIALS = struct.Struct("3i")
 
 _logger = logging.getLogger(__name__)
@@ -128,8 +129,7 @@ class SocketServer:
             _check_peer(connected)
             if not isinstance(request, Hello):
                 raise InvalidArgument("The first message of a connection must be a greeting.")
-            if not 0 < len(request.actor) <= ACTOR_CHARS_MAX or not request.actor.isprintable():
-                raise InvalidArgument("The greeting does not say who asks.")
+            check_actor(request.actor)
         except TensorCastError as error:
             await frames.send(encode_frame(Refused(error=to_body(error))))
             raise
@@ -206,6 +206,16 @@ async def _receive(frames: FrameSocket) -> Request | None:
     except Corrupt as error:
         await frames.send(encode_frame(Refused(error=to_body(error))))
         raise
+
+
+def check_actor(actor: str) -> None:
+    """Raises InvalidArgument for a name that no application may have in the audit trail."""
+    if not 0 < len(actor) <= ACTOR_CHARS_MAX or not actor.isprintable():
+        raise InvalidArgument("The greeting does not say who asks.")
+    if actor.startswith(OWN_ACTORS):
+        raise InvalidArgument(
+            f"An application may not act as {actor!r}.", hint="Call it `user:<login>@<host>`."
+        )
 
 
 def _listen(path: Path) -> socket.socket:
