@@ -4,12 +4,14 @@ still in the cache. Knows neither torch nor files: an `Intake` says what goes wh
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import blake3
@@ -24,6 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 THREADS_MAX = 4
+MADV_POPULATE_WRITE = 23
 _ZEROS = memoryview(bytes(1 << 20))
 Progress = Callable[[int, int], None]
 """Called from threads, one at a time, with the bytes that are done and all bytes."""
@@ -131,6 +134,7 @@ class _Filling:
         """Writes one chunk; its number and its XXH3-64 and BLAKE3 digests."""
         number, place = chunk
         with self._memory[place.offset : place.end] as target:
+            _populate(target)
             filled = 0
             for piece in self._pieces_in(place):
                 start = max(piece.place.offset, place.offset) - place.offset
@@ -162,6 +166,18 @@ class _Filling:
             with self._lock:
                 self._done_bytes += size_bytes
                 self._progress(self._done_bytes, self._size_bytes)
+
+
+def _populate(target: memoryview) -> None:
+    """Has the kernel map the pages of a chunk at once, which takes a third of the time of one
+    fault for each. Before Linux 5.14, or for memory that is not mapped so, it does nothing."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(target))
+    _system().madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(target)), MADV_POPULATE_WRITE)
+
+
+@cache
+def _system() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _clear(target: memoryview) -> None:

@@ -34,6 +34,7 @@ Report = Callable[[ReplicasProgress], None]
 OUTAGE_S_MAX = 20.0
 """A wait goes on while the control plane restarts, for so long at a time."""
 REPORT_S = 0.25
+SETTLE_S = 2.0
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -217,7 +218,7 @@ class AsyncReplication:
         )
         if progress.failed:
             raise failures_of(progress.failed)
-        return progress
+        return await self._settle(progress)
 
     async def cancel(self) -> None:
         """Cancels those of its operations that have not ended."""
@@ -235,6 +236,14 @@ class AsyncReplication:
             for event in await self._api.audit(AuditQuery(what=info.id))
         ]
         return tuple(sorted(found, key=lambda event: event.seq))
+
+    async def _settle(self, progress: ReplicasProgress) -> ReplicasProgress:
+        """A replica is ready a moment before its operation has ended: waits that moment, so that
+        what is shown afterwards fits together."""
+        still_open = [info.id for info in progress.operations if info.status not in ENDED]
+        for operation in still_open:
+            await self._api.wait_operation(operation, timeout=SETTLE_S)
+        return await self.refresh() if still_open else progress
 
     async def _ask(self, timeout_s: float) -> ReplicasProgress:
         self.progress = await self._api.wait_replicas(

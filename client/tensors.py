@@ -6,9 +6,10 @@ Only the functions that need torch import it. The way in is in `layout.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorcast.client.filling import THREADS_MAX
@@ -91,15 +92,16 @@ def _extent(item: Selected) -> tuple[str, int, int]:
 
 
 def merge_overlapping(
-    items: Iterable[T], extent: Callable[[T], tuple[str, int, int]]
+    items: Sequence[T], extent: Callable[[T], tuple[str, int, int]]
 ) -> list[list[T]]:
     """Items whose extents (space, start, end) overlap, together, directly or through others. One
     without length overlaps none."""
     groups: list[list[T]] = []
     run: list[T] = []
     last_space, last_end = "", -1
-    for item in sorted(items, key=extent):
-        space, start, end = extent(item)
+    places = [(*extent(item), order) for order, item in enumerate(items)]
+    for space, start, end, order in sorted(places):
+        item = items[order]
         if start == end:
             groups.append([item])
         elif run and space == last_space and start < last_end:
@@ -117,13 +119,13 @@ def _build_alone(memory: MemoryMapping | None, item: Selected, copy: bool) -> to
 
     spec = item.spec
     dtype, shape = torch_form(spec)
-    if spec.size_bytes == 0 or memory is None:
+    count = prod(shape)
+    if count == 0 or memory is None:
         return _cut(torch.empty(shape, dtype=dtype), item)
     if spec.strides is not None:
         return _build_group(memory, [item], copy)[spec.name]
-    count = spec.size_bytes // dtype.itemsize
-    tensor = torch.frombuffer(memory, dtype=dtype, count=count, offset=spec.offset)
-    part = _cut(tensor.view(shape), item)
+    flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=spec.offset)
+    part = _cut(flat.view(shape), item)
     return _clone(part) if copy else part
 
 

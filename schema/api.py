@@ -141,12 +141,15 @@ class ArtifactInfo(_Message, frozen=True, kw_only=True):
     seq: Seq
 
 
-class TensorInfo(_Message, frozen=True, kw_only=True):
+class TensorInfo(_Message, frozen=True, kw_only=True, omit_defaults=True):
+    """`strides` (in elements) only for a tensor that is not contiguous."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     bytes: int
+    strides: tuple[int, ...] | None = None
 
 
 class KeyMove(_Message, frozen=True, kw_only=True):

@@ -174,8 +174,10 @@ def test_wait_sees_what_somebody_publishes_later(stack, client):
 
     with pytest.raises(tc.Timeout, match="not ready"):
         client.wait("later", timeout=0.3)
-    threading.Timer(0.5, publish).start()
+    later = threading.Timer(0.5, publish)
+    later.start()
     assert client.wait("later", timeout=20).id
+    later.join()
 
 
 def test_the_record_can_be_asked(client):
@@ -263,5 +265,7 @@ def test_a_wait_outlives_the_control_plane(stack, client):
     client.put(tensors(19), key="patience")
     replication = client.replicate("patience", to="n2")
     stack.kill("controlplane")
-    threading.Timer(1.0, stack.start_controlplane).start()
+    restart = threading.Timer(1.0, stack.start_controlplane)
+    restart.start()
     assert replication.wait(timeout=60).done
+    restart.join()

@@ -29,8 +29,10 @@ def test_tensors_survive_their_mover_and_the_client_finds_the_next(stack):
         stack.kill("n1")
         assert torch.equal(found["a"], tensor)
         found["a"][0] = 5
-        threading.Timer(0.3, stack.start_mover, ["n1"]).start()
+        restart = threading.Timer(0.3, stack.start_mover, ["n1"])
+        restart.start()
         client.put({"b": tensor}, key="after")
+        restart.join()
         assert torch.equal(client.get("after")["b"], tensor)
         assert found["a"][0] == 5
 
