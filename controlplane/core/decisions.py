@@ -14,8 +14,8 @@ from tensorcast.controlplane.core.policies.evict import Evict
 from tensorcast.controlplane.core.policies.repair import Repair
 from tensorcast.controlplane.core.policies.replicate import Replicate
 from tensorcast.controlplane.core.policies.verify import VerifyReplicas
-from tensorcast.controlplane.core.reasons import DRAINED
 from tensorcast.controlplane.core.view import (
+    DRAINED,
     Aim,
     aim_of,
     has_survivor,

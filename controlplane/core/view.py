@@ -4,6 +4,7 @@ that any number of schedulers come to the same decisions."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from tensorcast.controlplane.core.retry import RetryAfter, retry
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
@@ -16,6 +17,11 @@ from tensorcast.schema.work import Evict, Load, Materialize, Verify, Work, kind_
 
 LIVE = frozenset({ReplicaStatus.FILLING, ReplicaStatus.READY, ReplicaStatus.EVICTING})
 """Statuses of a replica that takes room."""
+PRESSURE: Final = "pressure"
+REMOVED: Final = "removed"
+DRAINED: Final = "drained"
+"""Why a replica is evicted (`Evict.reason`): its tier needs the room, its artifact was removed, or
+its node gives its replicas away."""
 Aim = tuple[NodeId, ArtifactId, str, Tier | None]
 """What an operation is for. Two open operations never share one."""
 

@@ -15,8 +15,14 @@ from collections.abc import Iterable
 
 from tensorcast.controlplane.core.needs import stays
 from tensorcast.controlplane.core.policies.base import Task, issue
-from tensorcast.controlplane.core.reasons import DRAINED
-from tensorcast.controlplane.core.view import is_free, is_up, replicas_of, replicas_on, sealed
+from tensorcast.controlplane.core.view import (
+    DRAINED,
+    is_free,
+    is_up,
+    replicas_of,
+    replicas_on,
+    sealed,
+)
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tensorcast.controlplane.core.policies.base import Task, issue
-from tensorcast.controlplane.core.reasons import PRESSURE, REMOVED
 from tensorcast.controlplane.core.view import (
+    PRESSURE,
+    REMOVED,
     free_bytes,
     has_survivor,
     is_being_evicted,

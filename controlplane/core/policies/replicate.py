@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tensorcast.controlplane.core.policies.base import Task, issue
-from tensorcast.controlplane.core.reasons import DRAINED
 from tensorcast.controlplane.core.view import (
+    DRAINED,
     accepts,
     fill_work,
     is_making,

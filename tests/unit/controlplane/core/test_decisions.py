@@ -2,7 +2,7 @@ import pytest
 
 from tensorcast.controlplane.core.decisions import POLICIES, decide_reactions, is_right
 from tensorcast.controlplane.core.policies.base import issue
-from tensorcast.controlplane.core.reasons import DRAINED
+from tensorcast.controlplane.core.view import DRAINED
 from tensorcast.schema.commands import CancelOperation, IssueOperation, RetryOperation
 from tensorcast.schema.events import (
     ArtifactPinned,

@@ -1,5 +1,5 @@
 from tensorcast.controlplane.core.policies.drain import Drain
-from tensorcast.controlplane.core.reasons import DRAINED
+from tensorcast.controlplane.core.view import DRAINED
 from tensorcast.schema.events import (
     ArtifactPinned,
     ArtifactUnpinned,

@@ -2,7 +2,7 @@ import pytest
 
 from samples import MIB
 from tensorcast.controlplane.core.policies.evict import Evict
-from tensorcast.controlplane.core.reasons import PRESSURE, REMOVED
+from tensorcast.controlplane.core.view import PRESSURE, REMOVED
 from tensorcast.schema.commands import CancelOperation
 from tensorcast.schema.events import (
     ArtifactPinned,

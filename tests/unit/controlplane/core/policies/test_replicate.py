@@ -2,7 +2,7 @@ import pytest
 
 from samples import artifact_id
 from tensorcast.controlplane.core.policies.replicate import CHAIN_NODES_MAX, Replicate
-from tensorcast.controlplane.core.reasons import DRAINED, PRESSURE
+from tensorcast.controlplane.core.view import DRAINED, PRESSURE
 from tensorcast.schema.commands import IssueOperation
 from tensorcast.schema.events import (
     ArtifactRemoved,
