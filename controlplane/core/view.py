@@ -12,6 +12,7 @@ from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.aggregates.operation import OPEN, Operation, OperationStatus
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
 from tensorcast.schema.work import Evict, Load, Materialize, Verify, Work, kind_of, target_tier
 
@@ -190,13 +191,21 @@ def has_survivor(view: ClusterView, replica: Replica) -> bool:
 # ---- operations ------------------------------------------------------------------------------
 
 
+def next_try(operation: Operation) -> RetryAfter | None:
+    """When a failed operation is tried again; None: it has not failed, or it stays so. A check
+    that found damage has done its work: its failure is the answer."""
+    fault = operation.fault
+    if operation.status is not OperationStatus.FAILED or fault is None:
+        return None
+    if isinstance(operation.work, Verify) and fault.kind is FaultKind.CORRUPT:
+        return None
+    verdict = retry(fault, operation.attempt)
+    return verdict if isinstance(verdict, RetryAfter) else None
+
+
 def will_retry(operation: Operation) -> bool:
     """Whether a failed operation has a try to come."""
-    return (
-        operation.status is OperationStatus.FAILED
-        and operation.fault is not None
-        and isinstance(retry(operation.fault, operation.attempt), RetryAfter)
-    )
+    return next_try(operation) is not None
 
 
 def is_pending(operation: Operation) -> bool:

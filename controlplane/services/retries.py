@@ -12,7 +12,7 @@ import logging
 import msgspec
 
 from tensorcast.controlplane.core.decisions import is_right
-from tensorcast.controlplane.core.retry import RetryAfter, retry
+from tensorcast.controlplane.core.view import next_try
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
 from tensorcast.schema.aggregates.operation import OperationStatus
@@ -60,12 +60,9 @@ class Retries:
 
     def _take_up(self, view: ClusterView, name: OperationId, cause: EventId) -> None:
         operation = view.operations.get(name)
-        if operation is None or operation.status is not OperationStatus.FAILED:
-            return
-        assert operation.fault is not None, "a failed operation has a fault"
-        verdict = retry(operation.fault, operation.attempt)
-        if isinstance(verdict, RetryAfter):
-            due_s = asyncio.get_running_loop().time() + verdict.delay_s
+        again = next_try(operation) if operation else None
+        if operation is not None and again is not None:
+            due_s = asyncio.get_running_loop().time() + again.delay_s
             self.pending[name] = Pending(operation.attempt + 1, due_s, cause)
             self._changed.set()
 

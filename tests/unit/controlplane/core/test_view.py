@@ -105,6 +105,16 @@ def test_a_failed_operation_is_pending_while_a_retry_will_come(world, kind, pend
     assert not questions.is_making(world.view, a, N2, Tier.DRAM)
 
 
+def test_a_check_that_found_damage_is_not_repeated(world):
+    a = world.artifact("a", "n1")
+    operation = world.issue("op-1", "n1", Verify(artifact=a, tier=Tier.DRAM))
+    world.fail(operation, FaultKind.CORRUPT)
+    assert not questions.will_retry(world.view.operations[operation])
+    other = world.issue("op-2", "n1", Verify(artifact=a, tier=Tier.DRAM))
+    world.fail(other, FaultKind.UNAVAILABLE)
+    assert questions.will_retry(world.view.operations[other])
+
+
 def test_open_operations_are_found_by_kind(world):
     a = world.artifact("a", "n1")
     operation = world.issue("op-1", "n1", Persist(artifact=a))
