@@ -84,11 +84,12 @@ class Puller:
         preferred: Sequence[NodeId],
         cause: EventId,
     ) -> Transfer:
-        """record -> post -> completions -> advance, until nothing is missing or nobody has it."""
+        """post -> record -> completions -> advance, until nothing is missing or nobody has it."""
         seen = self._follower.view
         while True:
-            await self._record(turn, resident, cause)
+            # Progress reports what is done already: the next pulls need not wait for its disk write.
             links.post(turn.pulls)
+            await self._record(turn, resident, cause)
             if turn.status is not TransferStatus.RUNNING or resident.is_dropped:
                 return turn.transfer
             completions = await links.completions(NEWS_S)

@@ -17,6 +17,7 @@ from tensorcast.movers.core.holdings import (
     operation_making,
     resolve_artifact,
 )
+from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.reports import Life
 from tensorcast.movers.residents import Resident, Residents
@@ -56,6 +57,7 @@ class Readers:
         self._log = log
         self._follower = follower
         self._life = life
+        self._issuing = Locks()
 
     async def read(self, what: str, after: Seq, timeout_s: float, actor: str) -> Grant:
         """Grants the artifact that a key or id stands for, as of event `after` or later. Makes a
@@ -99,10 +101,15 @@ class Readers:
     async def _fetch(self, artifact: ArtifactId, actor: str) -> None:
         """Joins the operation that is making the replica, or issues one, and waits for its end or
         for the replica, whichever is first."""
-        view, node = self._follower.view, self._life.node
-        operation = operation_making(view, artifact, node, Tier.DRAM)
-        if operation is None:
-            operation = await self._issue(artifact, actor)
+        async with self._issuing.alone(artifact):  # of many readers, one issues it
+            view, node = self._follower.view, self._life.node
+            operation = operation_making(view, artifact, node, Tier.DRAM)
+            if operation is None and self._residents.find_ready(artifact) is None:
+                operation = await self._issue(artifact, actor)
+        if operation is not None:
+            await self._wait_for(artifact, operation)
+
+    async def _wait_for(self, artifact: ArtifactId, operation: OperationId) -> None:
         ready = asyncio.ensure_future(
             self._residents.wait_until(lambda: self._residents.find_ready(artifact) is not None)
         )
