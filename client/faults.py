@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorcast.schema.api import OperationInfo
+from tensorcast.schema.api import FaultInfo, OperationInfo
 from tensorcast.schema.errors import Cancelled, TensorCastError, Unavailable
 from tensorcast.schema.faults import Fault, FaultKind, to_error
 
@@ -14,29 +14,22 @@ def failure_of(info: OperationInfo) -> TensorCastError:
     hint = f"`tcctl op show {info.id}` tells more."
     about = f"{info.kind} of {info.artifact} on node {info.node}"
     if info.status == "cancelled":
-        error: TensorCastError = Cancelled(
-            f"Operation {info.id} ({about}) was cancelled.",
-            artifact=info.artifact,
-            node=info.node,
-            operation=info.id,
-        )
+        error: TensorCastError = Cancelled(f"Operation {info.id} ({about}) was cancelled.")
     elif info.fault is None:
-        error = Unavailable(
-            f"Operation {info.id} ({about}) has {info.status}.",
-            artifact=info.artifact,
-            node=info.node,
-            operation=info.id,
-        )
+        error = Unavailable(f"Operation {info.id} ({about}) has {info.status}.")
     else:
-        detail = f"Operation {info.id} ({about}) failed: {info.fault.detail}"
-        error = to_error(
-            Fault(kind=FaultKind(info.fault.kind), detail=detail),
-            artifact=info.artifact,
-            node=info.node,
-            operation=info.id,
-        )
+        error = _error_of(info.fault, f"Operation {info.id} ({about}) failed: {info.fault.detail}")
+    error.artifact, error.node, error.operation = info.artifact, info.node, info.id
     error.hint = hint
     return error
+
+
+def _error_of(fault: FaultInfo, message: str) -> TensorCastError:
+    try:
+        known = Fault(kind=FaultKind(fault.kind), detail=message)
+    except ValueError:  # a kind of a newer release
+        return TensorCastError(message)
+    return to_error(known, artifact=None, node=None, operation=None)
 
 
 def failures_of(failed: Sequence[OperationInfo]) -> TensorCastError:

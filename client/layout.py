@@ -40,6 +40,7 @@ def take_in_tensors(tensors: Mapping[str, torch.Tensor]) -> Intake:
     safetensors knows.
     """
     entries = [_examine(order, name, value) for order, (name, value) in enumerate(tensors.items())]
+    _await_devices({entry.device for entry in entries})
     specs: dict[int, TensorSpec] = {}
     pieces: list[Piece] = []
     blocks: list[Block] = []
@@ -88,6 +89,15 @@ def _examine(order: int, name: object, value: object) -> _Entry:
     tensor = value.detach().resolve_conj().resolve_neg()
     start = tensor.data_ptr()
     return _Entry(order, name, dtype, tensor, str(tensor.device), start, start + _span(tensor))
+
+
+def _await_devices(devices: set[str]) -> None:
+    """Work that is still queued on a device may yet write what is put."""
+    import torch
+
+    for device in devices:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
 
 
 def _span(tensor: torch.Tensor) -> int:

@@ -7,6 +7,7 @@ when the last tensor over the mapping is gone, and by the kernel when the proces
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -45,21 +46,22 @@ def map_segment(descriptors: Sequence[int], size_bytes: int) -> Mapping | None:
     Raises Corrupt when it was not two descriptors or the segment is too small, OutOfCapacity when
     the process can map no more.
     """
-    try:
+    with contextlib.ExitStack() as unused:
+        for descriptor in descriptors:
+            unused.callback(os.close, descriptor)
         if len(descriptors) != 2:
             raise Corrupt(
                 f"The mover handed over {len(descriptors)} descriptors in place of two.",
-                hint="Client and mover may be of different releases, or too many files are open.",
+                hint="Client and mover may be of different releases.",
             )
         segment, lifeline = descriptors
         if size_bytes == 0:
             return None
         if os.fstat(segment).st_size < size_bytes:
             raise Corrupt(f"The mover's segment is smaller than {size_bytes} bytes.")
-        mapping = _map(segment, size_bytes, os.dup(lifeline))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        mapping = _map(segment, size_bytes, lifeline)
+        unused.pop_all()
+    os.close(segment)
     return mapping
 
 
@@ -67,8 +69,7 @@ def _map(segment: int, size_bytes: int, lifeline: int) -> Mapping:
     try:
         return Mapping(segment, size_bytes, lifeline)
     except OSError as error:
-        os.close(lifeline)
         raise OutOfCapacity(
             f"{size_bytes} bytes cannot be mapped: {error.strerror}.",
-            hint="See `ulimit -v` and vm.max_map_count.",
+            hint="See `ulimit -n`, `ulimit -v` and vm.max_map_count.",
         ) from error

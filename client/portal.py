@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
 
 T = TypeVar("T")
 
@@ -24,10 +24,11 @@ class Portal:
 
     def run(self, work: Coroutine[object, object, T]) -> T:
         """Runs `work` in the loop and waits for its answer. When the waiting thread is interrupted
-        (Ctrl-C) the work is cancelled. Raises what the work raises, Unavailable after `close`."""
+        (Ctrl-C) the work is cancelled. Raises what the work raises, Unavailable after `close`,
+        InvalidArgument in the loop's own thread, where nobody could answer."""
         try:
             loop = self._running_loop()
-        except Unavailable:
+        except TensorCastError:
             work.close()
             raise
         future = asyncio.run_coroutine_threadsafe(work, loop)
@@ -60,6 +61,11 @@ class Portal:
         with self._lock:
             if self.is_closed:
                 raise Unavailable("This client is closed.", hint="Connect again.")
+            if threading.current_thread() is self._thread:
+                raise InvalidArgument(
+                    "A waiting call was made from within the client's own thread.",
+                    hint="A `report` function may not call the client.",
+                )
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(

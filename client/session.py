@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import re
 import socket
 import sys
 import threading
@@ -26,10 +25,10 @@ from tensorcast.client.publishing import Progress, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
-from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
-from tensorcast.schema.tensors import TensorSpec
-from tensorcast.schema.views import View, resolve
+from tensorcast.schema.tensors import Index, TensorSpec
+from tensorcast.schema.views import Selected, View, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +140,7 @@ class AsyncClient:
         from tensorcast.client.tensors import build_tensors
 
         grant, memory = await self.grant(what, timeout=timeout)
-        selected = resolve(choose_view(names, view), grant.manifest.index)
+        selected = select(names, view, grant.manifest.index)
         if not copy and len(selected) <= INLINE_TENSORS_MAX and "torch" in sys.modules:
             return build_tensors(memory, selected)  # quicker than to wake a thread for it
         return await self.run(lambda _: build_tensors(memory, selected, copy=copy))
@@ -279,13 +278,20 @@ def _make_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast")
 
 
-def choose_view(names: Sequence[str], view: View | None) -> View:
-    """The view for exact tensor names, or the given view. Raises InvalidArgument for both."""
+def select(names: Sequence[str], view: View | None, index: Index) -> tuple[Selected, ...]:
+    """The tensors of these exact names, in the order of the names, or those of a view. Raises
+    NotFound, and InvalidArgument for both at once."""
     if not names:
-        return view or View()
+        return resolve(view or View(), index)
     if view is not None:
         raise InvalidArgument("Names and a view exclude each other.", hint="Use View.tensors().")
-    return View(names=tuple(re.escape(name) for name in names))
+    specs = {spec.name: spec for spec in index}
+    for name in names:
+        if name not in specs:
+            raise NotFound(
+                f"No tensor is named {name!r}.", hint="`tcctl artifact tensors` lists the names."
+            )
+    return tuple(Selected(specs[name]) for name in dict.fromkeys(names))
 
 
 def name_actor() -> str:

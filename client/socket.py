@@ -17,6 +17,7 @@ from typing import TypeVar
 from tensorcast.client.context import START_HINT, Context
 from tensorcast.schema.errors import (
     Corrupt,
+    OutOfCapacity,
     PermissionDenied,
     TensorCastError,
     Timeout,
@@ -110,13 +111,17 @@ class Connection:
             filled = 0
             while filled < size_bytes:
                 try:
-                    count, control, _, _ = self._endpoint.recvmsg_into(
+                    count, control, flags, _ = self._endpoint.recvmsg_into(
                         [view[filled:]], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC
                     )
                 except BlockingIOError:
                     await _readable(self._endpoint)
                     continue
                 descriptors.extend(_descriptors_in(control))
+                if flags & socket.MSG_CTRUNC:
+                    raise OutOfCapacity(
+                        "This process can open no more files.", hint="Raise `ulimit -n`."
+                    )
                 if count == 0:
                     raise _lost(self._node)
                 filled += count

@@ -92,7 +92,7 @@ def test_what_was_put_comes_back_bit_by_bit(client):
 def test_only_some_tensors_or_a_view(client):
     tensors = state_dict(2)
     artifact = client.put(tensors)
-    assert list(artifact.tensors(["scalar", "half"])) == ["half", "scalar"]
+    assert list(artifact.tensors(["scalar", "half"])) == ["scalar", "half"]
     part = client.get(artifact.id, view=tc.View.slice("embed", dim=0, start=5, length=3))
     assert torch.equal(part["embed"], tensors["embed"][5:8])
     with pytest.raises(tc.NotFound, match="No tensor is named"):
@@ -360,6 +360,33 @@ def test_an_interrupted_put_gives_its_segment_back(client):
     wait_for(lambda: client.stats().used_bytes == before.used_bytes)
     with pytest.raises(tc.NotFound):
         client.get("never", timeout=5)
+
+
+def test_a_process_without_free_descriptors_is_told(stack, client):
+    client.put({"a": torch.ones(MIB)}, key="descriptors")
+    child = multiprocessing.get_context("fork").Process(
+        target=get_until_full, args=(stack.context(),)
+    )
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+
+
+def get_until_full(context) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    with tc.connect(context) as client:
+        kept = []
+        try:
+            for _ in range(200):
+                kept.append(client.get("descriptors"))  # noqa: PERF401 - it shall fail midway
+        except tc.OutOfCapacity:
+            kept.clear()
+            gc.collect()
+            client.get("descriptors")
+            os._exit(0)
+    os._exit(1)
 
 
 def test_a_closed_client_says_so(stack):

@@ -1,0 +1,50 @@
+"""The examples and the benchmark of `get`, run as a reader would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster import running_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with running_cluster(tmp_path_factory.mktemp("examples"), 2) as running:
+        yield running
+
+
+def run(cluster, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=dict(cluster.env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_and_runs_again(cluster, name):
+    for _ in range(2):
+        assert run(cluster, str(ROOT / "examples" / name))
+
+
+def test_get_on_the_node_is_quick_and_takes_no_memory(cluster):
+    """The limits of the benchmark: 20 ms, 50 MiB. It exits with 1 when one is missed."""
+    script = str(ROOT / "benchmarks" / "get_local.py")
+    found = json.loads(run(cluster, script, "--gib", "1", "--rounds", "20", "--json"))
+    assert found["within_limits"]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tensorcast.client.portal import Portal
+from tensorcast.schema.errors import InvalidArgument, NotFound, Unavailable
+
+
+@pytest.fixture
+def portal():
+    opened = Portal()
+    yield opened
+    opened.close()
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_work_runs_in_a_thread_of_its_own_for_all_callers(portal):
+    async def where() -> int:
+        return threading.get_ident()
+
+    first = portal.run(where())
+    assert first != threading.get_ident()
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: portal.run(where()), range(8))) == {first}
+        assert list(pool.map(lambda n: portal.run(double(n)), range(8))) == [
+            0,
+            2,
+            4,
+            6,
+            8,
+            10,
+            12,
+            14,
+        ]
+
+
+def test_errors_reach_the_caller(portal):
+    async def fail() -> None:
+        raise NotFound("nothing")
+
+    with pytest.raises(NotFound):
+        portal.run(fail())
+
+
+def test_a_closed_portal_says_so(portal):
+    portal.run(double(1))
+    portal.close()
+    portal.close()
+    with pytest.raises(Unavailable, match="closed"):
+        portal.run(double(1))
+
+
+def test_a_call_from_within_is_refused_and_does_not_hang(portal):
+    async def nested() -> int:
+        return portal.run(double(1))
+
+    with pytest.raises(InvalidArgument, match="own thread"):
+        portal.run(nested())
+
+
+def test_a_forked_child_starts_anew(portal):
+    portal.run(double(1))
+    before = portal._loop
+    portal.forget()
+    assert portal.run(double(2)) == 4
+    assert portal._loop is not before
+    [(loop, thread)] = portal._left_behind
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
