@@ -117,7 +117,7 @@ class Mover:
         self._puts = Puts(
             self._residents,
             room,
-            fills,
+            fills.discard_idle,
             self._pool,
             self._journal,
             self._writer,

@@ -87,7 +87,7 @@ class Puller:
         """post -> record -> completions -> advance, until nothing is missing or nobody has it."""
         seen = self._follower.view
         while True:
-            # Progress reports what is done already: the next pulls need not wait for its disk write.
+            # Progress is done already: the next pulls need not wait until its report is on disk.
             links.post(turn.pulls)
             await self._record(turn, resident, cause)
             if turn.status is not TransferStatus.RUNNING or resident.is_dropped:

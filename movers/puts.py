@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
-from tensorcast.movers.fills import Fills
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import Pool
@@ -59,7 +59,7 @@ class Puts:
         self,
         residents: Residents,
         room: Room,
-        fills: Fills,
+        drop_idle: Callable[[], Awaitable[None]],
         pool: Pool,
         journal: Journal,
         log: Appender,
@@ -70,7 +70,7 @@ class Puts:
     ) -> None:
         self._residents = residents
         self._room = room
-        self._fills = fills
+        self._drop_idle = drop_idle
         self._pool = pool
         self._journal = journal
         self._log = log
@@ -101,7 +101,7 @@ class Puts:
             )
         self._opening += 1
         try:
-            lent = await self._room.find(size_bytes, self._fills.discard_idle)
+            lent = await self._room.find(size_bytes, self._drop_idle)
         finally:
             self._opening -= 1
         self._last_session += 1
