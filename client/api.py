@@ -385,11 +385,13 @@ async def _connect_nats(url: str) -> Nats:
 
     servers = url.split(",")
     tries_left = len(servers)
+    is_connecting = True
 
     async def give_up(error: Exception) -> None:
+        """Later errors reach the caller of a request, and nobody else."""
         nonlocal tries_left
         tries_left -= 1
-        if tries_left == 0:
+        if is_connecting and tries_left <= 0:
             raise error
 
     nats = Client()
@@ -404,10 +406,10 @@ async def _connect_nats(url: str) -> Nats:
                 error_cb=give_up,
             )
     except (Error, OSError, TimeoutError, ValueError) as error:
-        tries_left = -1
+        is_connecting = False
         await nats.close()
         raise Unavailable(f"NATS cannot be reached: {_reason(error)}.", hint=HINT) from error
-    tries_left = -1  # from now on errors reach the caller of a request, and nobody else
+    is_connecting = False
     return nats
 
 

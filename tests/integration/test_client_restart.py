@@ -12,6 +12,7 @@ import torch
 
 import tensorcast as tc
 from stack import running_stack
+from tensorcast.client import Context
 
 
 @pytest.fixture
@@ -64,3 +65,41 @@ def test_a_mover_that_stays_away_is_told(stack):
         with pytest.raises(tc.Unavailable, match="node n1 is not running"):
             client.get("k")
         assert time.monotonic() - started < 10
+
+
+def test_an_absent_nats_is_told_without_its_password(stack):
+    context = Context(cluster="test", nats_url="nats://user:secret@127.0.0.1:9", nodes={})
+    started = time.monotonic()
+    with tc.connect(context) as client, pytest.raises(tc.Unavailable) as caught:
+        client.artifacts()
+    assert time.monotonic() - started < 2
+    assert "NATS cannot be reached" in caught.value.message
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_password_is_told(stack):
+    url = stack.nats.url.replace("secret", "wrong")
+    with (
+        tc.connect(Context(cluster="test", nats_url=url)) as client,
+        pytest.raises(tc.Unavailable, match="NATS cannot be reached"),
+    ):
+        client.artifacts()
+
+
+def test_nats_that_comes_back_is_used_again(stack):
+    with stack.connect() as client:
+        with pytest.raises(tc.Unavailable, match="control plane is not running"):
+            client.artifacts()
+        stack.nats.kill()
+        started = time.monotonic()
+        with pytest.raises((tc.Unavailable, tc.Timeout)):
+            client.artifacts()
+        assert time.monotonic() - started < 12
+        stack.nats.start()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with pytest.raises(tc.Unavailable) as caught:
+                client.artifacts()
+            if "control plane is not running" in caught.value.message:
+                break
+        assert "control plane is not running" in caught.value.message
