@@ -33,6 +33,7 @@ from tensorcast.log.writer import Writer
 from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
 
 START_S_MAX = 60.0
+CONNECT_S_MAX = 3.0
 CATCH_UP_S_MAX = 300.0
 PAUSE_S = 0.2
 USAGE = 2
@@ -159,9 +160,12 @@ async def _open_log(settings: Settings, supervisor: Supervisor) -> AsyncIterator
     """The log, once NATS is there. Raises Unavailable when it does not come."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + START_S_MAX
+    supervisor.tell(status="connecting to NATS")
     while True:
         try:
-            log = await connect_log(settings.nats_url, settings.cluster, name="controlplane")
+            log = await connect_log(
+                settings.nats_url, settings.cluster, name="controlplane", timeout_s=CONNECT_S_MAX
+            )
             break
         except Unavailable as error:
             if loop.time() > deadline_s:

@@ -57,7 +57,8 @@ class Browse(_Message, frozen=True, kw_only=True):
 class AuditQuery(_Message, frozen=True, kw_only=True):
     """Verbs `audit.log` and `artifact.history`: events in the order of the log from position
     `since` on (exclusive). `what` (key, id, node or operation) selects the events about it; for an
-    artifact these include its replicas, operations, leases and keys."""
+    artifact these include its replicas, operations, leases and keys. An answer carries a few MiB at
+    most: whoever wants all asks again from the last position until an answer is empty."""
 
     what: str | None = None
     artifact: str | None = None
