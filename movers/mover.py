@@ -103,16 +103,11 @@ class Mover:
             life,
             operations_max=settings.operations_max,
         )
-        self._membership = Membership(
-            settings,
-            self._log,
-            self._writer,
-            follower,
-            life,
-            self._pool,
-            self._residents,
-            self._server.address,
-        )
+        self._wire_socket(room, fills)
+        self._wire_node()
+
+    def _wire_socket(self, room: Room, fills: Fills) -> None:
+        settings, follower, life = self._settings, self._follower, self._life
         self._readers = Readers(self._residents, self._lifelines, self._writer, follower, life)
         self._puts = Puts(
             self._residents,
@@ -124,6 +119,19 @@ class Mover:
             follower,
             life,
             puts_max=settings.puts_max,
+        )
+
+    def _wire_node(self) -> None:
+        settings, follower, life = self._settings, self._follower, self._life
+        self._membership = Membership(
+            settings,
+            self._log,
+            self._writer,
+            follower,
+            life,
+            self._pool,
+            self._residents,
+            self._server.address,
         )
         self._recovery = Recovery(
             self._residents,

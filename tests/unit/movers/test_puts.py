@@ -136,8 +136,7 @@ async def test_no_answer_and_it_did_not_happen(tmp_path: Path):
             await b.puts.seal(seal(await b.write()), OWNER, "user:ada@test")
         assert b.pool.stats().used_bytes > 0  # nobody knows yet
         log.is_silent = False
-        async with asyncio.timeout(10):
-            while b.pool.stats().used_bytes:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await asyncio.wait(b.puts._doubts, timeout=10)
+        assert b.pool.stats().used_bytes == 0
         assert b.residents.find(CONTENT.id) is None
         assert b.journal.segments == {}
