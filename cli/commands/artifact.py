@@ -164,8 +164,9 @@ def rm(
     """Remove it: nobody can use it any more, and its replicas are evicted."""
     session = session_of(call)
     with session.client() as client:
-        client.api.remove_artifact(what, force=force)
-        info = client.api.artifact(what)
+        found = client.api.artifact(what)
+        client.api.remove_artifact(found.id, force=force)
+        info = client.api.artifact(found.id)  # the key that was named may be gone with it
     return _done(info, f"{shorten(info.id)} is removed.")
 
 

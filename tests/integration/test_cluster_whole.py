@@ -181,7 +181,7 @@ def connect(cluster: Cluster) -> tc.Client:
 def check_log(cluster: Cluster) -> None:
     """Every position of the log is in Postgres exactly once."""
     with connect(cluster) as client:
-        last = client.status().last_seq
+        last = client.api.status().last_seq
     deadline = time.monotonic() + 20
     while cluster.ask("status")["committed_seq"] < last and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -59,9 +59,7 @@ def test_history_streams_events(tcctl: Tcctl) -> None:
     assert tcctl("artifact", "history", "x").out.rstrip().endswith(" #5")
 
 
-@pytest.mark.parametrize(
-    ("verb", "method"), [("pin", "pin"), ("unpin", "unpin"), ("rm", "remove_artifact")]
-)
+@pytest.mark.parametrize(("verb", "method"), [("pin", "pin"), ("unpin", "unpin")])
 def test_changes_answer_with_the_artifact_as_it_is_now(
     tcctl: Tcctl, verb: str, method: str
 ) -> None:
@@ -71,14 +69,18 @@ def test_changes_answer_with_the_artifact_as_it_is_now(
 
 
 def test_rm_of_what_is_in_use_is_a_conflict(tcctl: Tcctl) -> None:
-    tcctl.answer(remove_artifact=Rejected("It is pinned."))
+    tcctl.answer(artifact=artifact(), remove_artifact=Rejected("It is pinned."))
     assert tcctl("artifact", "rm", "x").code == 4
 
 
-def test_rm_with_force(tcctl: Tcctl) -> None:
+def test_rm_asks_by_id_as_the_key_goes_too(tcctl: Tcctl) -> None:
     api = tcctl.answer(remove_artifact=None, artifact=artifact())
-    assert tcctl("artifact", "rm", "x", "--force").code == 0
-    assert api.calls[0][2] == {"force": True}
+    assert tcctl("artifact", "rm", "x", "--force", "-o", "json").data["id"] == ART
+    assert api.calls == [
+        ("artifact", ("x",), {}),
+        ("remove_artifact", (ART,), {"force": True}),
+        ("artifact", (ART,), {}),
+    ]
 
 
 def test_verify_waits_and_tells_that_all_is_well(tcctl: Tcctl) -> None:
