@@ -72,6 +72,7 @@ def describe_tensors(index: Index) -> tuple[TensorInfo, ...]:
             shape=spec.shape,
             offset=spec.offset,
             bytes=spec.size_bytes,
+            strides=spec.strides,
         )
         for spec in index
     )

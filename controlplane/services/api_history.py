@@ -46,7 +46,7 @@ async def audit_log(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
     artifact = resolve_artifact(view, request.artifact) if request.artifact else None
     query = msgspec.structs.replace(_checked(request), artifact=artifact)
     await desk.history.wait_committed(request.after, AFTER_S_MAX)
-    return _page(await desk.history.find_events(query, about), newest=query.newest)
+    return page_of(await desk.history.find_events(query, about), newest=query.newest)
 
 
 async def artifact_history(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
@@ -60,7 +60,7 @@ async def artifact_history(desk: Desk, request: AuditQuery) -> tuple[EventInfo, 
     await desk.history.wait_committed(
         max(request.after, view.artifacts[artifact].version), AFTER_S_MAX
     )
-    return _page(await desk.history.find_events(query, None), newest=query.newest)
+    return page_of(await desk.history.find_events(query, None), newest=query.newest)
 
 
 def identify(view: ClusterView, what: str) -> About:
@@ -99,7 +99,7 @@ def _checked(query: AuditQuery) -> AuditQuery:
     return msgspec.structs.replace(query, limit=min(query.limit, LIST_MAX))
 
 
-def _page(events: Sequence[EventInfo], *, newest: bool) -> tuple[EventInfo, ...]:
+def page_of(events: Sequence[EventInfo], *, newest: bool) -> tuple[EventInfo, ...]:
     """The events as far as one answer can carry them; at least one. Whoever asks for all goes on
     after the last one until a page is empty."""
     page: list[EventInfo] = []

@@ -110,30 +110,43 @@ def _heal(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:
         if found is None or not ready_replicas(view, name):
             continue
         for tier in Tier:
-            for _ in range(count_needs(view, found, tier)):
-                task = _place(view, found, tier, room.setdefault(tier, rooms(view, tier)))
-                if task is not None:
-                    yield task
+            needs = count_needs(view, found, tier)
+            if needs:
+                yield from _place(view, found, tier, needs, room)
 
 
 def _place(
-    view: ClusterView, artifact: Artifact, tier: Tier, room: dict[NodeId, int]
-) -> Task | None:
-    """A node for one more replica, and the work that brings it nearer. Modifies `room`."""
-    avoid = requested_nodes(artifact, tier)
-    warm = {node: free for node, free in room.items() if _has_bytes(view, artifact.id, node)}
-    node = choose_node(view, artifact.id, tier, warm, avoid) if tier is Tier.DISK else None
-    node = node or choose_node(view, artifact.id, tier, room, avoid)
-    if node is None:
-        return None
-    room.pop(node) if tier is Tier.DISK else room.update(
-        {node: room[node] - size_bytes(view, artifact.id)}
-    )
-    if tier is Tier.DISK and _has_bytes(view, artifact.id, node):
-        return node, Persist(artifact=artifact.id)
-    if is_making(view, artifact.id, node, Tier.DRAM):
-        return None
-    return node, fill_work(view, artifact.id, node)
+    view: ClusterView, artifact: Artifact, tier: Tier, needs: int, room: Rooms
+) -> Iterator[Task]:
+    """Work on as many other nodes as are needed, and there are. Modifies `room`."""
+    free = room.setdefault(tier, rooms(view, tier))
+    taken = set(requested_nodes(artifact, tier))
+    for _ in range(needs):
+        node = _choose(view, artifact.id, tier, free, taken)
+        if node is None:
+            return
+        taken.add(node)
+        free[node] -= size_bytes(view, artifact.id)
+        if tier is Tier.DISK and _has_bytes(view, artifact.id, node):
+            yield node, Persist(artifact=artifact.id)
+        elif not is_making(view, artifact.id, node, Tier.DRAM):
+            yield node, fill_work(view, artifact.id, node)
+
+
+def _choose(
+    view: ClusterView,
+    artifact: ArtifactId,
+    tier: Tier,
+    free: dict[NodeId, int],
+    taken: set[NodeId],
+) -> NodeId | None:
+    """A place; for a disk replica rather one that has the bytes in DRAM."""
+    if tier is Tier.DISK:
+        warm = {node: size for node, size in free.items() if _has_bytes(view, artifact, node)}
+        node = choose_node(view, artifact, tier, warm, taken)
+        if node is not None:
+            return node
+    return choose_node(view, artifact, tier, free, taken)
 
 
 def _has_bytes(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:

@@ -1,7 +1,7 @@
 import pytest
 
 from samples import artifact_id
-from tensorcast.controlplane.core.admission import admit, check_actor
+from tensorcast.controlplane.core.admission import NODES_MAX, admit, check_actor
 from tensorcast.schema import commands
 from tensorcast.schema.errors import (
     InvalidArgument,
@@ -105,6 +105,11 @@ def test_a_request_needs_nodes_that_can_take_it(world):
     ):
         with pytest.raises(error, match=words):
             admit(world.view, request("n1", node))
+
+
+def test_a_request_is_limited(world):
+    with pytest.raises(InvalidArgument, match="at most"):
+        admit(world.view, request(*["n1"] * (NODES_MAX + 1)))
 
 
 def test_an_artifact_with_keys_is_removed_by_force_only(world):

@@ -3,7 +3,7 @@ import pytest
 from tensorcast.controlplane.core.decisions import POLICIES, decide_reactions, is_right
 from tensorcast.controlplane.core.policies.base import issue
 from tensorcast.controlplane.core.view import DRAINED
-from tensorcast.schema.commands import CancelOperation, IssueOperation, RetryOperation
+from tensorcast.schema.commands import CancelOperation, IssueOperation, PinArtifact, RetryOperation
 from tensorcast.schema.events import (
     ArtifactPinned,
     ArtifactRemoved,
@@ -14,7 +14,7 @@ from tensorcast.schema.events import (
     ReplicaLost,
 )
 from tensorcast.schema.faults import FaultKind
-from tensorcast.schema.ids import Epoch, EventId, NodeId, OperationId, Tier
+from tensorcast.schema.ids import ArtifactId, Epoch, EventId, NodeId, OperationId, Tier
 from tensorcast.schema.work import Evict, Materialize, Persist, Verify
 from worlds import World
 
@@ -40,12 +40,26 @@ def test_two_policies_with_one_aim_issue_one_operation():
     world = two_nodes()
     a = world.artifact("a", "n1")
     world.request(a, "n2")
-    world.ready(a, "n2")
-    world.then(ReplicaLost(replica=world.replica(a, "n2"), epoch=Epoch(1), detail=""))
     both = decide_reactions(world.view, world.last, (*POLICIES, _Other()))
     aims = [(c.node, c.work.artifact) for decision in both for c in decision.commands]
     assert aims == [("n2", a)]
-    assert [decision.policy for decision in both] == ["repair"]
+    assert [decision.policy for decision in both] == ["replicate"]
+
+
+def test_a_cancellation_has_no_aim():
+    world = two_nodes()
+    a = world.artifact("a", "n1")
+    operation = world.issue("op-1", "n2", Materialize(artifact=a))
+    world.then(ArtifactRemoved(artifact=a))
+    (decision,) = decide_reactions(world.view, world.last)
+    assert decision.commands[0] == CancelOperation(
+        operation=operation, reason="the artifact was removed"
+    )
+    assert len(decision.commands) == 2
+
+
+def test_what_is_no_operation_is_left_to_its_aggregate():
+    assert is_right(World().view, PinArtifact(artifact=ArtifactId("a")))
 
 
 class _Other:

@@ -136,6 +136,30 @@ def test_many_replicas_are_spread_over_the_room_there_is():
     assert sorted(node for node, _ in react(world)) == ["n3", "n3", "n4", "n4"]
 
 
+def test_each_missing_copy_of_one_artifact_gets_a_node_of_its_own():
+    world = nodes("n1", "n2", "n3", "n4", "n5")
+    a = world.artifact("a", "n1")
+    world.request(a, "n2", "n3")
+    world.then(NodeLeft(node=NodeId("n1"), epoch=Epoch(1)))
+    lose(world, "n2")
+    lose(world, "n3")
+    assert react(world) == [], "there is no source"
+    world.node("n1", epoch=2)
+    assert react(world) == [("n4", pull(a, "n1")), ("n5", pull(a, "n1"))]
+
+
+def test_many_lost_disk_replicas_fit_one_node():
+    world = nodes("n1", "n2", "n3")
+    lost = [world.artifact(name, "n1") for name in "abc"]
+    for artifact in lost:
+        world.request(artifact, "n2", tier=Tier.DISK)
+        world.ready(artifact, "n2", Tier.DISK)
+    lose(world, "n2")
+    assert sorted(react(world), key=str) == sorted(
+        (("n1", Persist(artifact=artifact)) for artifact in lost), key=str
+    )
+
+
 def test_a_lost_disk_replica_is_written_where_the_bytes_are():
     world = nodes("n1", "n2", "n3")
     a = world.artifact("a", "n1")
