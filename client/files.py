@@ -68,6 +68,8 @@ def find_files(given: Sequence[object]) -> tuple[Path, ...]:
         path = Path(os.fsdecode(item)).expanduser()
         found.extend(_files_of_folder(path) if path.is_dir() else (path,))
     for path in found:
+        with tell_errors(path):
+            path.stat()
         _check_suffix(path)
     if len(found) > 1 and any(path.suffix in TORCH_SUFFIXES for path in found):
         raise InvalidArgument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from tensorcast.schema.errors import Corrupt, InvalidArgument
 if TYPE_CHECKING:
     import torch
 
-
+_HINT = "Save a plain state dict with torch.save, or convert it to safetensors."
 _UNREADABLE = (
     RuntimeError,
     OSError,
@@ -35,24 +36,33 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
     import pickle  # noqa: TID251 - only for the name of the error that torch raises
     import struct
 
-    import torch
-
     with tell_errors(path), path.open("rb"):
         pass
     try:
-        try:
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:  # the format before torch 1.6 cannot be mapped
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except (*_UNREADABLE, struct.error, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of what it then refuses
+            found = _load(path)
+    except pickle.UnpicklingError as error:
+        # torch's own words advise to load it with code; never pass that on.
         raise Corrupt(
-            f"{path} cannot be read as a file of weights only: {reason}",
-            hint="Save a plain state dict with torch.save, or convert it to safetensors.",
+            f"{path} holds more than tensors: reading it would mean to run code from it.",
+            hint=_HINT,
         ) from error
+    except (*_UNREADABLE, struct.error) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Corrupt(f"{path} cannot be read as a torch file: {reason}.", hint=_HINT) from error
     if not isinstance(found, Mapping):
         raise InvalidArgument(
             f"{path} holds a {type(found).__name__}, not a state dict.",
             hint="Save model.state_dict().",
         )
     return dict(found)
+
+
+def _load(path: Path) -> object:
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError:  # the format before torch 1.6 cannot be mapped
+        return torch.load(path, map_location="cpu", weights_only=True)

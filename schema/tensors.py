@@ -122,7 +122,8 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 def check_name(name: str) -> None:
     """Raises InvalidArgument for a name that a tensor cannot have: empty, too long, with a zero
-    byte, no valid Unicode, or the one that safetensors files reserve."""
+    byte or a path separator (a tool that names files by it could be led astray), no valid Unicode,
+    or the one that safetensors files reserve."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
@@ -130,6 +131,10 @@ def check_name(name: str) -> None:
     if not 0 < size <= NAME_BYTES_MAX:
         raise InvalidArgument(
             f"A tensor name must have 1 to {NAME_BYTES_MAX} bytes.", hint="Rename the tensor."
+        )
+    if "/" in name or "\\" in name:
+        raise InvalidArgument(
+            f"The tensor name {name!r} holds a path separator.", hint="Rename the tensor."
         )
     if "\0" in name or name == NAME_RESERVED:
         raise InvalidArgument(f"{name!r} cannot be the name of a tensor.", hint="Rename it.")

@@ -22,7 +22,7 @@ from tensorcast.schema.safetensors import (
 from tensorcast.schema.tensors import DIMENSIONS_MAX, DTYPE_BITS, TENSORS_MAX, tensor_bytes
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
-    lambda name: "\0" not in name and name != "__metadata__"
+    lambda name: not set("\0/\\") & set(name) and name != "__metadata__"
 )
 WHOLE_BYTES = sorted(name for name, bits in DTYPE_BITS.items() if bits % 8 == 0)
 TENSORS = st.lists(

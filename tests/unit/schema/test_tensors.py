@@ -137,9 +137,15 @@ def test_wrong_indexes():
             check_index((), size)
 
 
-@pytest.mark.parametrize("name", ["a", "model.layers.0/q", "ü" * 512, "..", "a b"])
+@pytest.mark.parametrize("name", ["a", "model.layers.0.q", "ü" * 512, "..", "a b"])
 def test_names(name):
     check_name(name)
+
+
+@pytest.mark.parametrize("name", ["a/b", "/", "..\\a"])
+def test_names_with_path_separators_are_refused(name):
+    with pytest.raises(InvalidArgument, match="path separator"):
+        check_name(name)
 
 
 def test_a_manifest_holds_one_digest_for_each_chunk():
