@@ -21,7 +21,7 @@ from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.codec import decode
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import Timeout, Unavailable
 from tensorcast.schema.events import Event, UnknownEvent, aggregate_of
 from tensorcast.schema.ids import EventId, Seq
 
@@ -37,19 +37,24 @@ class Clock:
 
 
 class MemoryHistory:
-    """As Postgres would answer, from the log itself. `away` makes it unreachable."""
+    """As Postgres would answer, from the log itself. `away` makes it unreachable; it
+    stays `lag` events behind."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.away = False
+        self.lag = 0
         self._log = log
 
     async def committed_seq(self) -> Seq:
         if self.away:
             raise Unavailable("Postgres cannot be reached.")
-        return await self._log.last_seq()
+        return Seq(max(0, await self._log.last_seq() - self.lag))
 
     async def wait_committed(self, seq: Seq, timeout_s: float) -> Seq:
-        return await self.committed_seq()
+        committed = await self.committed_seq()
+        if committed < seq:
+            raise Timeout(f"Event {seq} is not committed.")
+        return committed
 
     async def find_events(self, query: AuditQuery, about: About | None) -> tuple[EventInfo, ...]:
         await self.committed_seq()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -33,6 +34,8 @@ from tensorcast.schema.events import AggregateKind, KeyMoved, KeyRemoved
 from tensorcast.schema.ids import ArtifactId, Key, LeaseId, NodeId, OperationId, ReplicaId, Seq
 
 PAGE_BYTES_MAX = 4 << 20
+SEEN_S_MAX = 2.0
+"""A history that lags behind the live view is waited for so long, and then answered as it is."""
 ENVELOPE_BYTES = 512
 
 
@@ -45,7 +48,7 @@ async def audit_log(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
     about = identify(view, request.what) if request.what else None
     artifact = resolve_artifact(view, request.artifact) if request.artifact else None
     query = msgspec.structs.replace(_checked(request), artifact=artifact)
-    await desk.history.wait_committed(request.after, AFTER_S_MAX)
+    await _catch_up(desk, request.after, view.at)
     return page_of(await desk.history.find_events(query, about), newest=query.newest)
 
 
@@ -57,9 +60,7 @@ async def artifact_history(desk: Desk, request: AuditQuery) -> tuple[EventInfo, 
     view = await desk.view_after(request.after)
     artifact = resolve_artifact(view, what)
     query = msgspec.structs.replace(_checked(request), artifact=artifact, what=None)
-    await desk.history.wait_committed(
-        max(request.after, view.artifacts[artifact].version), AFTER_S_MAX
-    )
+    await _catch_up(desk, request.after, view.at)
     return page_of(await desk.history.find_events(query, None), newest=query.newest)
 
 
@@ -89,6 +90,15 @@ def identify(view: ClusterView, what: str) -> About:
             f"Nothing is called {what!r}: no key, artifact, operation, node, lease or replica.",
             hint="`tcctl artifact ls`, `key ls`, `op ls` and `node ls` show what there is.",
         ) from None
+
+
+async def _catch_up(desk: Desk, after: Seq, seen: Seq) -> None:
+    """Waits until Postgres has event `after`, and for a moment until it has all that the live view
+    has shown: who saw an operation succeed finds that in its history. Raises Timeout and
+    Unavailable for `after` alone."""
+    await desk.history.wait_committed(after, AFTER_S_MAX)
+    with suppress(Timeout):
+        await desk.history.wait_committed(seen, SEEN_S_MAX)
 
 
 def _checked(query: AuditQuery) -> AuditQuery:

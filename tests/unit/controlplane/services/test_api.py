@@ -13,6 +13,7 @@ from tensorcast.schema.errors import (
     PermissionDenied,
     Rejected,
     TensorCastError,
+    Timeout,
     Unavailable,
 )
 from tensorcast.schema.events import KeyMoved
@@ -163,6 +164,13 @@ async def test_history_needs_postgres_and_the_present_does_not(rig):
             await ask(rig, verb, request, object)
     key = await ask(rig, "key.show", show("k"), api.KeyInfo)
     assert (key.artifact, key.history) == (A, ())
+
+
+async def test_history_that_lags_is_answered_unless_more_was_asked_for(rig):
+    rig.history.lag = 1
+    await ask(rig, "audit.log", api.AuditQuery(), list[api.EventInfo])
+    with pytest.raises(Timeout):
+        await ask(rig, "audit.log", api.AuditQuery(after=rig.view.at), object)
 
 
 async def test_replay_is_the_fold_of_the_first_events(rig):
