@@ -342,7 +342,7 @@ class ControlPlane:
                 tuple[EventInfo, ...],
             )
             found.extend(page)
-            if len(page) < size or query.newest:
+            if not page or query.newest:  # a page can be short because its events are large
                 break
         return tuple(found)
 

@@ -83,8 +83,11 @@ class Room:
             self._pool.release(work.result().segment)
 
     async def _wait_for_room(self, size_bytes: int, deadline: float) -> None:
+        """Until there is room, or it is time to call again: what was called for before may have
+        gone to somebody else."""
         loop = asyncio.get_running_loop()
-        while loop.time() <= deadline:
+        until = min(deadline, loop.time() + TELL_AGAIN_S)
+        while loop.time() <= until:
             await asyncio.sleep(LOOK_AGAIN_S)
             if not self._pool.shortfall(size_bytes):
                 return
