@@ -14,6 +14,7 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from errno import EEXIST
 from pathlib import Path
 from stat import S_ISSOCK
 from typing import Final, assert_never
@@ -219,18 +220,22 @@ def check_actor(actor: str) -> None:
 
 
 def _listen(path: Path) -> socket.socket:
+    """Whoever sees the path can connect: the socket gets its name when it listens already."""
+    unnamed = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and S_ISSOCK(path.stat().st_mode):
-            path.unlink()
+        if path.exists() and not S_ISSOCK(path.stat().st_mode):
+            raise FileExistsError(EEXIST, "something else is there")
+        unnamed.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         listening.setblocking(False)
         before = os.umask(0o777 & ~MODE)
         try:
-            listening.bind(str(path))
+            listening.bind(str(unnamed))
         finally:
             os.umask(before)
         listening.listen(BACKLOG)
+        unnamed.rename(path)
     except OSError as error:
         raise PermissionDenied(
             f"The socket {path} cannot be used: {error.strerror}.",
