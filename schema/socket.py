@@ -111,7 +111,9 @@ class Granted(_Answer, frozen=True, kw_only=True):
 
 
 class Stats(_Answer, frozen=True, kw_only=True):
-    """Counts for diagnosis and leak tests. Bytes; `readers` are lifelines that are open."""
+    """Counts for diagnosis and leak tests. Bytes; `readers` are lifelines that are open.
+    `unsaved_bytes` is what a stop must write to the disk so that nothing is lost;
+    `disk_free_bytes` is the room there."""
 
     node: NodeId
     epoch: Epoch
@@ -125,6 +127,8 @@ class Stats(_Answer, frozen=True, kw_only=True):
     journal_pending: int
     log_seq: Seq
     descriptors: int
+    unsaved_bytes: int = 0
+    disk_free_bytes: int = 0
 
 
 class Refused(_Answer, frozen=True, kw_only=True):
