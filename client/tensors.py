@@ -238,6 +238,34 @@ def _check_target(item: Selected, target: torch.Tensor) -> None:
             f"{list(target.shape)}.",
             hint="Make a target that fits; nothing was written.",
         )
+    if hasattr(target, "to_local"):
+        raise InvalidArgument(
+            f"The target of {name!r} is a distributed tensor.",
+            hint="Give its .to_local(); nothing was written.",
+        )
+    if _repeats_elements(target):
+        raise InvalidArgument(
+            f"The target of {name!r} holds an element in several places of its shape.",
+            hint="Give it memory of its own (.clone() or .contiguous()); nothing was written.",
+        )
+
+
+def _repeats_elements(tensor: torch.Tensor) -> bool:
+    """Whether two indexes lead to the same memory, as after `expand` or `unfold`."""
+    import torch
+
+    if tensor.numel() <= 1:
+        return False
+    reach = 1  # elements from the first to past the last of the dimensions so far
+    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and step == 0:
+            return True
+        if length > 1 and step < reach:  # dimensions interleave: count the places
+            span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            places = torch.arange(span).as_strided(tensor.shape, tensor.stride())
+            return places.unique().numel() < tensor.numel()
+        reach += (length - 1) * step
+    return False
 
 
 def copy_bits(source: torch.Tensor, target: torch.Tensor) -> None:
