@@ -41,7 +41,8 @@ POLICIES: tuple[Policy, ...] = (Replicate(), Repair(), Evict(), Drain(), VerifyR
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What one policy wants done about one event, all at once or not at all."""
+    """What one policy wants done about one event: all of it that is still right, at once if
+    possible."""
 
     policy: str
     commands: tuple[Command, ...]

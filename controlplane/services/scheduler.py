@@ -71,32 +71,39 @@ class Scheduler:
     async def _carry_out(self, decision: Decision, recorded: Recorded) -> None:
         """Until it is done or needless: the log may be away for a while."""
         await self._follower.wait_for(recorded.seq, FOLLOW_S_MAX)
-        commands = decision.commands
-        while commands:
-            if await self._try(decision.policy, commands[:COMMANDS_MAX], recorded):
-                commands = commands[COMMANDS_MAX:]
-            else:
-                await asyncio.sleep(PAUSE_S)
+        for start in range(0, len(decision.commands), COMMANDS_MAX):
+            part = decision.commands[start : start + COMMANDS_MAX]
+            await self._do_what_is_right(decision.policy, part, recorded)
 
-    async def _try(self, policy: str, commands: Sequence[Command], recorded: Recorded) -> bool:
-        right = [command for command in commands if is_right(self._follower.view, command)]
-        if not right:
-            return True
-        try:
-            await execute(
-                self._writer,
-                self._follower,
-                right,
-                actor=f"policy:{policy}",
-                cause=recorded.id,
-                derived=True,
-            )
-        except Rejected as error:  # by the newest view: what was wanted cannot be any more
-            _logger.error("%s cannot answer event %d: %s", policy, recorded.seq, error)
-        except (Unavailable, Timeout, Conflict) as error:
-            _logger.warning("%s waits to answer event %d: %s", policy, recorded.seq, error)
-            return False
-        return True
+    async def _do_what_is_right(
+        self, policy: str, commands: Sequence[Command], recorded: Recorded
+    ) -> None:
+        """At once if possible. When the newest view refuses that, one by one, so that a command
+        that somebody overtook never takes others with it."""
+        while right := [c for c in commands if is_right(self._follower.view, c)]:
+            try:
+                await self._execute(policy, right, recorded)
+                return
+            except Rejected as error:
+                _logger.info("%s looks again at event %d: %s", policy, recorded.seq, error)
+                if len(right) == 1:
+                    return
+                for command in right:
+                    await self._do_what_is_right(policy, [command], recorded)
+                return
+            except (Unavailable, Timeout, Conflict) as error:
+                _logger.warning("%s waits to answer event %d: %s", policy, recorded.seq, error)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _execute(self, policy: str, commands: Sequence[Command], recorded: Recorded) -> None:
+        await execute(
+            self._writer,
+            self._follower,
+            commands,
+            actor=f"policy:{policy}",
+            cause=recorded.id,
+            derived=True,
+        )
 
 
 async def _store_cursor(scheduler: Scheduler, cursors: Cursors) -> None:

@@ -6,8 +6,8 @@ Reacts to
   disk first.
 - ReplicaReady on disk, when this policy had it written: now the copy in DRAM may go. (The mover
   reports pressure anew when that was not enough.)
-- ArtifactRemoved, and ReplicaReady or NodeJoined of something removed meanwhile: cancels what is
-  still being made, and drops every replica.
+- ArtifactRemoved: cancels what is still being made, and drops every replica; so do ReplicaStarted,
+  ReplicaReady and NodeJoined with a replica of something that was removed meanwhile.
 - LeaseReleased, LeaseExpired: replicas of a removed artifact that the lease had kept.
 
 Under pressure it never drops a replica that is leased, pinned, still filling, in use by an open
@@ -53,6 +53,7 @@ from tensorcast.schema.events import (
     NodeJoined,
     NodePressured,
     ReplicaReady,
+    ReplicaStarted,
 )
 from tensorcast.schema.ids import ArtifactId, Tier
 from tensorcast.schema.work import Evict as EvictWork
@@ -75,7 +76,11 @@ def _tasks(view: ClusterView, recorded: Recorded) -> Iterable[Task]:
             return _make_room(view, event)
         case ReplicaReady() as event if sealed(view, event.artifact):
             return _demote(view, event)
-        case ReplicaReady(artifact=artifact) | ArtifactRemoved(artifact=artifact):
+        case (
+            ReplicaStarted(artifact=artifact)
+            | ReplicaReady(artifact=artifact)
+            | ArtifactRemoved(artifact=artifact)
+        ):
             return _drop_all(view, artifact)
         case LeaseReleased(lease=lease) | LeaseExpired(lease=lease):
             return _drop_all(view, view.leases[lease].artifact)

@@ -251,10 +251,11 @@ def test_what_was_removed_while_a_node_was_away_goes_when_it_joins():
     assert react(world) == [drop(a, reason=REMOVED, node="n2")]
 
 
-def test_a_replica_that_came_late_goes_too():
+@pytest.mark.parametrize("appear", [World.ready, World.filling])
+def test_a_replica_that_came_late_goes_too(appear):
     world = two_nodes()
     a = world.artifact("a", "n1")
     world.issue("op-1", "n1", EvictWork(artifact=a, tier=Tier.DRAM), policy="evict")
     world.then(ArtifactRemoved(artifact=a))
-    world.ready(a, "n2")
+    appear(world, a, "n2")
     assert react(world) == [drop(a, reason=REMOVED, node="n2")]
