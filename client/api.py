@@ -56,6 +56,7 @@ from tensorcast.schema.errors import Corrupt, Timeout, Unavailable
 from tensorcast.schema.ids import (
     ArtifactId,
     EventId,
+    Key,
     LeaseId,
     NodeId,
     OperationId,
@@ -201,7 +202,7 @@ class ControlPlane:
 
     async def remove_key(self, key: str, *, expect: str | None = None) -> Executed:
         """Removes the key (if it points to `expect`, when given). Raises NotFound, Conflict."""
-        command = RemoveKey(key=parse_key(key), expect=ArtifactId(expect) if expect else None)
+        command = RemoveKey(key=Key(key), expect=ArtifactId(expect) if expect else None)
         return await self.execute(command)
 
     # ---- replicas and operations ---------------------------------------------------------------

@@ -22,6 +22,7 @@ Seq = NewType("Seq", int)
 
 KEY_BYTES_MAX = 512
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ARTIFACT = re.compile(r"[0-9a-f]{40}")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -79,8 +80,14 @@ def parse_cluster(text: str) -> str:
     return text
 
 
+def is_artifact_id(text: str) -> bool:
+    """Whether a text has the form of a full artifact id; such a text is never a key."""
+    return _ARTIFACT.fullmatch(text) is not None
+
+
 def parse_key(text: str) -> Key:
-    """A key: any printable text without surrounding space. Raises InvalidArgument."""
+    """A key: any printable text without surrounding space that does not look like a full artifact
+    id. Raises InvalidArgument."""
     if not text or text != text.strip() or not text.isprintable():
         raise InvalidArgument(
             f"{text!r} is not a key.", hint="Use printable text without space at its ends."
@@ -88,5 +95,9 @@ def parse_key(text: str) -> Key:
     if len(text.encode()) > KEY_BYTES_MAX:
         raise InvalidArgument(
             f"The key is longer than {KEY_BYTES_MAX} bytes.", hint="Choose a shorter one."
+        )
+    if is_artifact_id(text):
+        raise InvalidArgument(
+            f"{text!r} is not a key: it has the form of an artifact id.", hint="Choose a name."
         )
     return Key(text)

@@ -8,7 +8,14 @@ from itertools import islice
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import ArtifactId, Key, NodeId, OperationId, parse_node
+from tensorcast.schema.ids import (
+    ArtifactId,
+    Key,
+    NodeId,
+    OperationId,
+    is_artifact_id,
+    parse_node,
+)
 
 PREFIX_MIN = 6
 _OPERATION = "op-"
@@ -23,8 +30,8 @@ def find_key(view: ClusterView, text: str) -> KeyState | None:
 
 def resolve_artifact(view: ClusterView, text: str) -> ArtifactId:
     """The artifact that a key, an id or the unambiguous beginning of an id stands for; the key is
-    tried first. Raises NotFound or InvalidArgument."""
-    key = find_key(view, text)
+    tried first, but a full id is never a key. Raises NotFound or InvalidArgument."""
+    key = None if is_artifact_id(text) else find_key(view, text)
     if key is not None:
         return key.artifact
     if ArtifactId(text) in view.artifacts:

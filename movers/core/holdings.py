@@ -14,7 +14,15 @@ from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import ArtifactId, Key, NodeId, OperationId, Tier, replica_id
+from tensorcast.schema.ids import (
+    ArtifactId,
+    Key,
+    NodeId,
+    OperationId,
+    Tier,
+    is_artifact_id,
+    replica_id,
+)
 from tensorcast.schema.work import Load, Materialize, Work, target_tier
 
 PREFIX_CHARS_MIN = 6
@@ -26,7 +34,7 @@ def resolve_artifact(view: ClusterView, what: str) -> Artifact:
 
     Raises NotFound, or InvalidArgument when several ids begin so.
     """
-    key = view.keys.get(Key(what))
+    key = None if is_artifact_id(what) else view.keys.get(Key(what))
     if key is not None and key.status is KeyStatus.SET:
         return _sealed(view, key.artifact, what)
     if ArtifactId(what) in view.artifacts:
@@ -53,6 +61,7 @@ def _sealed(view: ClusterView, artifact: ArtifactId, what: str) -> Artifact:
         raise NotFound(
             f"There is no key or artifact {what!r}.",
             hint="`tcctl key ls` and `tcctl artifact ls` show what there is.",
+            artifact=what,
         )
     if found.status is ArtifactStatus.REMOVED:
         raise NotFound(

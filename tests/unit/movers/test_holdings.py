@@ -56,10 +56,11 @@ def test_a_key_an_id_and_a_beginning_of_an_id_resolve(world: World):
         assert resolve_artifact(world.view, what).id == a
 
 
-def test_a_key_may_look_like_an_id(world: World):
+def test_a_full_id_always_means_that_artifact(world: World):
+    """Logs may hold such a key from before they were refused."""
     a, b = world.artifact("a"), world.artifact("b")
     world.then(KeyMoved(key=Key(a), artifact=b, previous=None, version=1))
-    assert resolve_artifact(world.view, a).id == b
+    assert resolve_artifact(world.view, a).id == a
 
 
 @pytest.mark.parametrize("what", ["", "nothing", artifact_id("a")[:5], artifact_id("b")])
@@ -67,6 +68,12 @@ def test_what_is_not_there_is_not_found(world: World, what: str):
     world.artifact("a")
     with pytest.raises(NotFound):
         resolve_artifact(world.view, what)
+
+
+def test_what_was_asked_for_is_told(world: World):
+    with pytest.raises(NotFound) as caught:
+        resolve_artifact(world.view, "nothing")
+    assert caught.value.artifact == "nothing"
 
 
 def test_an_ambiguous_beginning_is_refused(world: World):

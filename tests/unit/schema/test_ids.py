@@ -73,6 +73,13 @@ def test_no_keys(key):
         parse_key(key)
 
 
+def test_a_key_does_not_look_like_an_artifact():
+    with pytest.raises(InvalidArgument, match="form of an artifact id"):
+        parse_key("0123456789" * 4)
+    for text in ("0123456789abcdef", "0" * 39, "0" * 41, "G" * 40):
+        assert parse_key(text) == text
+
+
 def test_a_key_is_measured_in_bytes():
     with pytest.raises(InvalidArgument, match="longer than"):
         parse_key("ü" * (KEY_BYTES_MAX // 2 + 1))

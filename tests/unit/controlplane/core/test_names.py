@@ -33,10 +33,20 @@ def test_a_key_an_id_and_a_beginning_of_an_id(world):
         assert resolve_artifact(world.view, text) == a
 
 
-def test_a_key_is_tried_before_an_id(world):
+def test_a_key_is_tried_before_the_beginning_of_an_id(world):
     a, b = artifact_id("a"), world.artifact("b", "n1")
+    key(world, a[:8], b)
+    assert resolve_artifact(world.view, a[:8]) == b
+
+
+def test_a_full_id_always_means_that_artifact(world):
+    """Logs may hold such a key from before they were refused."""
+    a, b, unknown = artifact_id("a"), world.artifact("b", "n1"), artifact_id("unknown")
     key(world, a, b)
-    assert resolve_artifact(world.view, a) == b
+    key(world, unknown, b)
+    assert resolve_artifact(world.view, a) == a
+    with pytest.raises(NotFound):
+        resolve_artifact(world.view, unknown)
 
 
 def test_a_removed_key_is_no_key(world):
