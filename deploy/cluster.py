@@ -32,6 +32,7 @@ from tensorcast.deploy.home import (
     save_config,
 )
 from tensorcast.deploy.home import default_home as _default_home
+from tensorcast.deploy.losses import check_room
 from tensorcast.deploy.nats_server import find_program, write_config
 from tensorcast.deploy.options import (
     ClusterConfig,
@@ -191,11 +192,19 @@ def _describe_down(layout: Layout, config: ClusterConfig) -> tuple[ServiceStatus
     return (ServiceStatus(name=SUPERVISOR, state="down", detail=detail), *rest)
 
 
-def down(home: Path, *, purge: bool = False, progress: Progress = lambda _: None) -> None:
+def down(
+    home: Path,
+    *,
+    purge: bool = False,
+    force: bool = False,
+    progress: Progress = lambda _: None,
+) -> None:
     """Stop the cluster of a home; with `purge` delete all that it has made. Safe to repeat.
 
-    Nothing that was acknowledged is lost by a `down` without `purge`. Raises `InvalidArgument` when
-    `purge` is asked for a folder that is no home, `Unavailable` when the supervisor does not end.
+    Nothing that was acknowledged is lost by a `down` without `purge` or `force`. Raises
+    `OutOfCapacity`, and stops nothing, when the movers' memory does not fit on the disk (with
+    `force` what does not fit is lost), `InvalidArgument` when `purge` is asked for a folder that is
+    no home, `Unavailable` when the supervisor does not end.
     """
     layout = Layout(home.expanduser().absolute())
     config = load_config(layout)
@@ -209,6 +218,8 @@ def down(home: Path, *, purge: bool = False, progress: Progress = lambda _: None
         return
     with explained("stop the cluster", layout.home), locked(layout.up_lock):
         if is_locked(layout.supervisor_lock):
+            if not (purge or force):
+                check_room(layout, config, progress)
             _stop_supervisor(layout, config, progress)
         clear_former(layout, progress)
         progress("the cluster is down")

@@ -33,6 +33,8 @@ SOCKET_PATH_BYTES_MAX = 100
 # The longest names in the sockets folder: "controlplane.notify" and "n64.sock".
 SOCKET_NAME_BYTES_MAX = 20
 FREE_DISK_BYTES_MIN = 256 * 1024 * 1024
+# Less than this, and the servers cannot even begin. A `down` leaves them so much.
+SERVERS_DISK_BYTES_MIN = 32 * 1024 * 1024
 LOCK_WAIT_S = 90.0
 
 _OURS = ("nats", "postgres", "nodes", "logs", "run", "cluster.json", "lost+found")
@@ -151,12 +153,7 @@ def prepare_home(layout: Layout, *, uid: int) -> bool:
     # Root's Postgres runs as another user and has to get through the home to its data.
     made = make_folder(layout.home, 0o755 if uid == 0 else 0o700)
     _check_content(layout)
-    free = free_disk_bytes(layout.home)
-    if free < FREE_DISK_BYTES_MIN:
-        raise OutOfCapacity(
-            f"The disk of {layout.home} has only {format_bytes(free)} left.",
-            hint=f"A cluster needs {format_bytes(FREE_DISK_BYTES_MIN)} to start: free some space.",
-        )
+    _check_room(layout)
     make_folder(layout.postgres, 0o755 if uid == 0 else 0o700)
     for folder in (layout.run, layout.logs, layout.nats, layout.nodes):
         make_folder(folder, 0o700)
@@ -165,6 +162,30 @@ def prepare_home(layout: Layout, *, uid: int) -> bool:
             f"Not allowed to write in {layout.home}.", hint="Choose another --data-dir."
         )
     return made
+
+
+def _check_room(layout: Layout) -> None:
+    free = free_disk_bytes(layout.home)
+    if free < needed_bytes(images_bytes(layout)):
+        raise OutOfCapacity(
+            f"The disk of {layout.home} has only {format_bytes(free)} left.",
+            hint=f"A cluster needs {format_bytes(FREE_DISK_BYTES_MIN)} to start: free some space.",
+        )
+
+
+def needed_bytes(images_bytes: int) -> int:
+    """The room on the disk that a start needs: the images of memory that the last `down` wrote go
+    away once the movers have read them."""
+    return max(SERVERS_DISK_BYTES_MIN, FREE_DISK_BYTES_MIN - images_bytes)
+
+
+def images_bytes(layout: Layout) -> int:
+    """What the images of memory of all nodes take on the disk."""
+    sizes = 0
+    for path in layout.nodes.glob("*/hibernate/*"):
+        with suppress(OSError):  # it went away meanwhile
+            sizes += path.lstat().st_blocks * 512
+    return sizes
 
 
 def _check_content(layout: Layout) -> None:

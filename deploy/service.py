@@ -173,6 +173,8 @@ class Service:
             return await ended
         finally:
             probing.cancel()
+            if self._notify:
+                self._read_notices()  # its last words may still wait there
             self.pid, self.told = None, ""
 
     def _launch(self) -> Launch:
@@ -231,7 +233,7 @@ class Service:
                 self._sign_of_life = asyncio.get_running_loop().time()
             if notice.ready:
                 self._become_ready()
-        self._changed()
+            self._changed()
 
     def end(self, wait_status: int) -> None:
         """The process was reaped with this status."""

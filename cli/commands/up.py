@@ -100,6 +100,9 @@ def up(
 def down(
     call: typer.Context,
     purge: Annotated[bool, typer.Option("--purge", help="Delete all its data too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Lose the memory that does not fit on the disk.")
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     data_dir: DataDir = None,
 ) -> Result:
@@ -111,7 +114,7 @@ def down(
     if purge and not yes and session.world.is_terminal and sys.stdin.isatty():
         typer.confirm(f"Delete all data of the cluster in {home}?", abort=True, err=True)
     teller = Teller(session)
-    embedded.down(home, purge=purge, progress=teller)
+    embedded.down(home, purge=purge, force=force, progress=teller)
     info = UpInfo(state="down", home=str(home), messages=tuple(teller.messages))
     return Answer(data=info, blocks=teller.notes)
 

@@ -143,3 +143,38 @@ def read_state(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+LEAVE = """
+import os, socket
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+    channel.connect(os.environ["NOTIFY_SOCKET"])
+    channel.send(b"READY=1")
+    channel.send(b"STATUS=one is not kept")
+    channel.send(b"STATUS=two is not kept")
+"""
+
+
+async def test_every_word_that_a_service_said_before_its_end_is_heard(tmp_path):
+    heard: list[str] = []
+    service = Service(
+        ServiceSpec(name="brief", command=(sys.executable, "-c", LEAVE)),
+        sockets=tmp_path,
+        log=tmp_path / "log",
+        environ=os.environ,
+        changed=lambda: heard.append(service.told),
+    )
+    keeping = asyncio.create_task(service.keep(()))
+    async with asyncio.timeout(20):
+        while service.pid is None:
+            await asyncio.sleep(0.01)
+        # The loop may not read what it said before it learns of the end.
+        _, status = os.waitpid(service.pid, 0)  # noqa: ASYNC222
+        service.end(status)
+        while service.restarts == 0:
+            await asyncio.sleep(0)
+        assert [told for told in heard if told] == ["one is not kept", "two is not kept"]
+        reaping = asyncio.create_task(reap(service))
+        await service.stop()
+        await keeping
+    reaping.cancel()
