@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from tensorcast.client.naming import What, name_of
 from tensorcast.client.position import Position
 from tensorcast.schema import subjects
 from tensorcast.schema.api import (
@@ -62,6 +63,7 @@ from tensorcast.schema.ids import (
     OperationId,
     ReplicaId,
     Tier,
+    is_artifact_id,
     parse_key,
     parse_node,
 )
@@ -146,39 +148,47 @@ class ControlPlane:
         request = self._browse(node=node, status=status, limit=limit)
         return await self.ask("artifact.list", request, tuple[ArtifactInfo, ...])
 
-    async def artifact(self, what: str) -> ArtifactInfo:
+    async def artifact(self, what: What) -> ArtifactInfo:
         """One artifact with its keys and replicas. Raises NotFound."""
         return await self.ask("artifact.show", self._show(what), ArtifactInfo)
 
-    async def tensors(self, what: str) -> tuple[TensorInfo, ...]:
+    async def tensors(self, what: What) -> tuple[TensorInfo, ...]:
         """The tensors of an artifact in the order of its bytes. Raises NotFound."""
         return await self.ask("artifact.tensors", self._show(what), tuple[TensorInfo, ...])
 
     async def history(
-        self, what: str, *, limit: int = LIST_MAX, newest: bool = False
+        self, what: What, *, limit: int = LIST_MAX, newest: bool = False
     ) -> tuple[EventInfo, ...]:
         """Every event about an artifact, its replicas, operations, leases and keys. Raises
         NotFound."""
-        query = AuditQuery(what=what, limit=limit, newest=newest)
+        query = AuditQuery(what=name_of(what), limit=limit, newest=newest)
         return await self._pages("artifact.history", query)
 
-    async def pin(self, what: str) -> Executed:
+    async def pin(self, what: What) -> Executed:
         """Keeps all replicas of the artifact from eviction; safe to repeat."""
         return await self.execute(PinArtifact(artifact=await self.artifact_id(what)))
 
-    async def unpin(self, what: str) -> Executed:
+    async def unpin(self, what: What) -> Executed:
         """Undoes `pin`; safe to repeat."""
         return await self.execute(UnpinArtifact(artifact=await self.artifact_id(what)))
 
-    async def remove_artifact(self, what: str, *, force: bool = False) -> Executed:
+    async def remove_artifact(self, what: What, *, force: bool = False) -> Executed:
         """Removes the artifact; its replicas are evicted. Raises Rejected while it is pinned, or
         leased or named by a key and not `force`."""
         command = RemoveArtifact(artifact=await self.artifact_id(what))
         return await self.execute(command, force=force)
 
-    async def artifact_id(self, what: str) -> ArtifactId:
+    async def artifact_id(self, what: What) -> ArtifactId:
         """The full id of an artifact. Raises NotFound."""
         return (await self.artifact(what)).id
+
+    async def expected(self, what: What | None) -> ArtifactId | None:
+        """What a key is expected to point to, as its full id, which is not looked up. Raises
+        NotFound."""
+        if what is None:
+            return None
+        name = name_of(what)
+        return ArtifactId(name) if is_artifact_id(name) else await self.artifact_id(name)
 
     # ---- keys --------------------------------------------------------------------------------
 
@@ -190,19 +200,19 @@ class ControlPlane:
         """One key with its history. Raises NotFound."""
         return await self.ask("key.show", self._show(key), KeyInfo)
 
-    async def move_key(self, key: str, artifact: str, *, expect: str | None = None) -> Executed:
+    async def move_key(self, key: str, artifact: What, *, expect: What | None = None) -> Executed:
         """Compare-and-set: points `key` to `artifact` if it points to `expect` now (None: if it
         does not exist). Raises Conflict."""
         command = MoveKey(
             key=parse_key(key),
             artifact=await self.artifact_id(artifact),
-            expect=ArtifactId(expect) if expect else None,
+            expect=await self.expected(expect),
         )
         return await self.execute(command)
 
-    async def remove_key(self, key: str, *, expect: str | None = None) -> Executed:
+    async def remove_key(self, key: str, *, expect: What | None = None) -> Executed:
         """Removes the key (if it points to `expect`, when given). Raises NotFound, Conflict."""
-        command = RemoveKey(key=Key(key), expect=ArtifactId(expect) if expect else None)
+        command = RemoveKey(key=Key(key), expect=await self.expected(expect))
         return await self.execute(command)
 
     # ---- replicas and operations ---------------------------------------------------------------
@@ -350,8 +360,8 @@ class ControlPlane:
     async def _operation_id(self, what: str) -> OperationId:
         return (await self.operation(what)).id
 
-    def _show(self, what: str) -> Show:
-        return Show(what=what, after=self._position.seq)
+    def _show(self, what: What) -> Show:
+        return Show(what=name_of(what), after=self._position.seq)
 
     def _browse(
         self,

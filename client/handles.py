@@ -68,7 +68,7 @@ class AsyncArtifact:
         return await self._client.api.history(self.id, limit=limit)
 
     async def tensors(
-        self, names: tuple[str, ...] | list[str] = (), *, view: View | None = None
+        self, names: tuple[str, ...] | list[str] | str = (), *, view: View | None = None
     ) -> dict[str, torch.Tensor]:
         """Its tensors, as `AsyncClient.get`; `names` are exact names, in place of a view. Raises
         NotFound, InvalidArgument."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tensorcast.client.api import ControlPlane
+from tensorcast.client.naming import What
 from tensorcast.schema.commands import AcquireLease, ReleaseLease
 from tensorcast.schema.errors import TensorCastError, Timeout, Unavailable
 from tensorcast.schema.ids import ArtifactId, LeaseId, parse_node
@@ -21,7 +22,7 @@ class AsyncLease:
     it is entered. It is renewed thrice per `ttl_s`; a process that dies lets it expire."""
 
     def __init__(
-        self, api: ControlPlane, what: str, *, ttl_s: float, node: str | None, holder: str
+        self, api: ControlPlane, what: What, *, ttl_s: float, node: str | None, holder: str
     ) -> None:
         self.id = LeaseId(f"lease-{uuid.uuid4().hex}")
         self.artifact: ArtifactId | None = None

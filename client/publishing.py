@@ -10,15 +10,16 @@ import contextlib
 import mmap
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 from tensorcast.client.filling import Intake, Progress, Sealed, fill
 from tensorcast.client.handles import AsyncArtifact
+from tensorcast.client.naming import What
 from tensorcast.client.socket import Connection, Descriptors
 from tensorcast.schema.aggregates.artifact import KINDS, LABELS_MAX
 from tensorcast.schema.errors import Corrupt, InvalidArgument
-from tensorcast.schema.ids import ArtifactId, parse_key
+from tensorcast.schema.ids import parse_key
 from tensorcast.schema.socket import OpenPut, PutOpened, PutSealed, SealPut
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ async def publish(
     key: str | None,
     kind: str,
     labels: dict[str, str],
-    expect: str | None,
+    expect: What | None,
     progress: Progress | None,
 ) -> AsyncArtifact:
     """As `AsyncClient.put`."""
     target = parse_key(key) if key is not None else None
     check_marks(kind, labels)
+    expected = await client.api.expected(expect)
     with contextlib.ExitStack() as opened:
         intake = await client.run(lambda _: opened.enter_context(take_in(contents)))
         async with client.mover.connection(is_fresh=True) as connection:
@@ -53,7 +55,7 @@ async def publish(
                 manifest=sealed.manifest,
                 labels=labels,
                 key=target,
-                expect=ArtifactId(expect) if expect else None,
+                expect=expected,
             )
             answer, _ = await connection.ask(request, PutSealed, timeout=SEAL_S)
     client.position.advance(answer.seq)
@@ -84,9 +86,7 @@ def take_in(contents: Contents) -> Iterator[Intake]:
         return
     from tensorcast.client.files import find_files, is_torch_file, open_safetensors
 
-    given: Sequence[object] = (
-        (contents,) if isinstance(contents, str | os.PathLike) else tuple(contents)
-    )
+    given: Sequence[object] = tuple(contents) if _is_several(contents) else (contents,)
     paths = find_files(given)
     if is_torch_file(paths):
         from tensorcast.client.layout import take_in_tensors
@@ -96,6 +96,12 @@ def take_in(contents: Contents) -> Iterator[Intake]:
         return
     with open_safetensors(paths) as intake:
         yield intake
+
+
+def _is_several(contents: object) -> TypeGuard[Iterable[object]]:
+    """Whether these are several things to put, not one."""
+    is_one = isinstance(contents, str | bytes | os.PathLike)
+    return isinstance(contents, Iterable) and not is_one
 
 
 async def _write(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tensorcast.client.api import ControlPlane
 from tensorcast.client.handles import AsyncOperation, AsyncReplication
+from tensorcast.client.naming import What, name_of
 from tensorcast.schema.api import ArtifactInfo, NodeInfo, OperationInfo
 from tensorcast.schema.errors import InvalidArgument, NotFound, Timeout, Unavailable
 from tensorcast.schema.ids import EventId, NodeId, Tier, replica_id
@@ -17,7 +18,7 @@ POLL_S_MAX = 1.0
 
 
 async def replicate(
-    api: ControlPlane, what: str, *, to: Sequence[str] | str, tier: str
+    api: ControlPlane, what: What, *, to: Sequence[str] | str, tier: str
 ) -> AsyncReplication:
     """As `AsyncClient.replicate`."""
     target = parse_tier(tier)
@@ -69,7 +70,7 @@ def parse_tier(text: str) -> Tier:
 
 
 async def verify(
-    api: ControlPlane, what: str, *, node: str | None, timeout: float | None
+    api: ControlPlane, what: What, *, node: str | None, timeout: float | None
 ) -> tuple[AsyncOperation, ...]:
     """As `AsyncClient.verify`."""
     info = await api.artifact(what)
@@ -116,7 +117,7 @@ async def _issued_for(
         await asyncio.sleep(POLL_S_MIN)
 
 
-async def wait_for_artifact(api: ControlPlane, what: str, timeout: float) -> ArtifactInfo:
+async def wait_for_artifact(api: ControlPlane, what: What, timeout: float) -> ArtifactInfo:
     """As `AsyncClient.wait`."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout
@@ -129,6 +130,9 @@ async def wait_for_artifact(api: ControlPlane, what: str, timeout: float) -> Art
         if info and any(replica.state == "ready" for replica in info.replicas):
             return info
         if clock() + pause_s > deadline:
-            raise Timeout(f"{what!r} is not ready after {timeout:g} s.", hint="Was it put?")
+            name = name_of(what)
+            raise Timeout(
+                f"{name!r} is not ready after {timeout:g} s.", hint="Was it put?", artifact=name
+            )
         await asyncio.sleep(pause_s)
         pause_s = min(POLL_S_MAX, pause_s * 1.5)

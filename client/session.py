@@ -20,6 +20,7 @@ from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplic
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.memory import map_segment
+from tensorcast.client.naming import What, name_of, view_of
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
@@ -94,15 +95,15 @@ class AsyncClient:
         key: str | None = None,
         kind: str = "weights",
         labels: Mapping[str, str] | None = None,
-        expect: str | None = None,
+        expect: What | None = None,
         progress: Progress | None = None,
     ) -> AsyncArtifact:
         """Makes an artifact of tensors (by name), of safetensors files, of a checkpoint folder or
         of a `.pt` file with weights only; gives it to `key` if one is named.
 
         Tensors that share memory keep sharing it; the same content gives the same artifact. A key
-        that points elsewhere moves only if `expect` is the artifact it points to. Either all of it
-        happens or nothing.
+        that points elsewhere moves only if `expect` is the artifact it points to (an id, or another
+        key of it). Either all of it happens or nothing.
 
         Raises InvalidArgument or Corrupt for what cannot be put, NotFound for a missing file,
         Conflict for the key, OutOfCapacity when memory is full, Unavailable without a mover.
@@ -121,9 +122,9 @@ class AsyncClient:
 
     async def get(
         self,
-        what: str,
+        what: What,
         *,
-        names: Sequence[str] = (),
+        names: Sequence[str] | str = (),
         view: View | None = None,
         copy: bool = False,
         timeout: float = GET_S,
@@ -147,7 +148,7 @@ class AsyncClient:
 
     async def get_into(
         self,
-        what: str,
+        what: What,
         tensors: Tensors,
         *,
         view: View | None = None,
@@ -162,13 +163,14 @@ class AsyncClient:
         """
         from tensorcast.client.tensors import copy_into
 
+        part = view_of(view)
         grant, memory = await self.grant(what, timeout=timeout)
-        selected = resolve(view or View(), grant.manifest.index)
+        selected = resolve(part, grant.manifest.index)
         await self.run(lambda _: copy_into(memory, selected, tensors, strict=strict))
 
     async def export(
         self,
-        what: str,
+        what: What,
         path: PathLike,
         *,
         view: View | None = None,
@@ -182,8 +184,9 @@ class AsyncClient:
         The file appears whole or not at all. Raises InvalidArgument when it exists and not
         `force`, OutOfCapacity when the disk is full, and as `get`.
         """
+        part = view_of(view)
         grant, memory = await self.grant(what, timeout=timeout)
-        selected = resolve(view or View(), grant.manifest.index)
+        selected = resolve(part, grant.manifest.index)
         return await self.run(
             lambda stop: write_safetensors(
                 memory, selected, path, force=force, stop=stop, progress=progress
@@ -191,16 +194,16 @@ class AsyncClient:
         )
 
     async def grant(
-        self, what: str, *, timeout: float = GET_S
+        self, what: What, *, timeout: float = GET_S
     ) -> tuple[Granted, MemoryMapping | None]:
         """The right to read an artifact, and its mapped bytes (None when it has none)."""
-        request = Get(what=what, after=self.position.seq, timeout_s=timeout)
+        request = Get(what=name_of(what), after=self.position.seq, timeout_s=timeout)
         answer, descriptors = await self.mover.ask(request, Granted, timeout=timeout)
         return answer, map_segment(descriptors, answer.manifest.size_bytes)
 
     # ---- everything else -----------------------------------------------------------------------
 
-    async def artifact(self, what: str) -> AsyncArtifact:
+    async def artifact(self, what: What) -> AsyncArtifact:
         """An artifact by key or id. Raises NotFound."""
         info = await self.api.artifact(what)
         index = tuple(
@@ -222,7 +225,7 @@ class AsyncClient:
         return AsyncOperation(self.api, await self.api.operation(operation))
 
     async def replicate(
-        self, what: str, *, to: Sequence[str] | str, tier: str = "dram"
+        self, what: What, *, to: Sequence[str] | str, tier: str = "dram"
     ) -> AsyncReplication:
         """Asks for replicas of an artifact on nodes ("all": every node that is up), to stay there.
         Returns at once; `.wait()` follows it.
@@ -232,18 +235,18 @@ class AsyncClient:
         return await replicate(self.api, what, to=to, tier=tier)
 
     async def verify(
-        self, what: str, *, node: str | None = None, timeout: float | None = None
+        self, what: What, *, node: str | None = None, timeout: float | None = None
     ) -> tuple[AsyncOperation, ...]:
         """Has all replicas of an artifact (or those on `node`) checked against their digests, and
         waits for it. Raises Corrupt when bytes do not match, NotFound without a replica."""
         return await verify(self.api, what, node=node, timeout=timeout)
 
-    async def wait(self, what: str, *, timeout: float = 60.0) -> AsyncArtifact:
+    async def wait(self, what: What, *, timeout: float = 60.0) -> AsyncArtifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
         await wait_for_artifact(self.api, what, timeout)
         return await self.artifact(what)
 
-    def lease(self, what: str, *, ttl: float = 60.0, node: str | None = None) -> AsyncLease:
+    def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> AsyncLease:
         """Keeps replicas (on `node`, or all) from eviction during `async with`. The lease is
         renewed in the background; when the process dies it expires after `ttl` seconds."""
         return AsyncLease(self.api, what, ttl_s=ttl, node=node, holder=self.actor)
@@ -278,11 +281,12 @@ def _make_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast")
 
 
-def select(names: Sequence[str], view: View | None, index: Index) -> tuple[Selected, ...]:
-    """The tensors of these exact names, in the order of the names, or those of a view. Raises
-    NotFound, and InvalidArgument for both at once."""
+def select(names: Sequence[str] | str, view: View | None, index: Index) -> tuple[Selected, ...]:
+    """The tensors of these exact names (or of this one), in the order of the names, or those of a
+    view. Raises NotFound, and InvalidArgument for both at once."""
+    names = (names,) if isinstance(names, str) else names
     if not names:
-        return resolve(view or View(), index)
+        return resolve(view_of(view), index)
     if view is not None:
         raise InvalidArgument("Names and a view exclude each other.", hint="Use View.tensors().")
     specs = {spec.name: spec for spec in index}

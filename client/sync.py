@@ -17,6 +17,7 @@ from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.context import Context
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
+from tensorcast.client.naming import What
 from tensorcast.client.portal import Portal
 from tensorcast.client.session import AsyncClient, connect_async
 from tensorcast.schema.api import OperationInfo, ReplicasProgress
@@ -257,7 +258,7 @@ class Client(_Facade[AsyncClient]):
         key: str | None = None,
         kind: str = "weights",
         labels: Mapping[str, str] | None = None,
-        expect: str | None = None,
+        expect: What | None = None,
         progress: Progress | None = None,
     ) -> Artifact:
         """As `AsyncClient.put`; `progress(done_bytes, total_bytes)` is called from threads."""
@@ -266,11 +267,11 @@ class Client(_Facade[AsyncClient]):
         )
         return Artifact(self._portal, self._portal.run(work))
 
-    def artifact(self, what: str) -> Artifact:
+    def artifact(self, what: What) -> Artifact:
         """An artifact by key or id. Raises NotFound."""
         return Artifact(self._portal, self._portal.run(self._inner.artifact(what)))
 
-    def wait(self, what: str, *, timeout: float = 60.0) -> Artifact:
+    def wait(self, what: What, *, timeout: float = 60.0) -> Artifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
         return Artifact(self._portal, self._portal.run(self._inner.wait(what, timeout=timeout)))
 
@@ -278,19 +279,19 @@ class Client(_Facade[AsyncClient]):
         """An operation by its id. Raises NotFound."""
         return Operation(self._portal, self._portal.run(self._inner.operation(operation)))
 
-    def replicate(self, what: str, *, to: Sequence[str] | str, tier: str = "dram") -> Replication:
+    def replicate(self, what: What, *, to: Sequence[str] | str, tier: str = "dram") -> Replication:
         """As `AsyncClient.replicate`."""
         work = self._inner.replicate(what, to=to, tier=tier)
         return Replication(self._portal, self._portal.run(work))
 
     def verify(
-        self, what: str, *, node: str | None = None, timeout: float | None = None
+        self, what: What, *, node: str | None = None, timeout: float | None = None
     ) -> tuple[Operation, ...]:
         """As `AsyncClient.verify`."""
         found = self._portal.run(self._inner.verify(what, node=node, timeout=timeout))
         return tuple(Operation(self._portal, operation) for operation in found)
 
-    def lease(self, what: str, *, ttl: float = 60.0, node: str | None = None) -> Lease:
+    def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> Lease:
         """As `AsyncClient.lease`, for `with`."""
         return Lease(self._portal, self._inner.lease(what, ttl=ttl, node=node))
 

@@ -263,7 +263,7 @@ def _repeats_elements(tensor: torch.Tensor) -> bool:
         if length > 1 and step < reach:  # dimensions interleave: count the places
             span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             places = torch.arange(span).as_strided(tensor.shape, tensor.stride())
-            return places.unique().numel() < tensor.numel()
+            return len(set(places.flatten().tolist())) < tensor.numel()
         reach += (length - 1) * step
     return False
 

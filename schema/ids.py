@@ -88,7 +88,7 @@ def is_artifact_id(text: str) -> bool:
 def parse_key(text: str) -> Key:
     """A key: any printable text without surrounding space that does not look like a full artifact
     id. Raises InvalidArgument."""
-    if not text or text != text.strip() or not text.isprintable():
+    if not isinstance(text, str) or not text or text != text.strip() or not text.isprintable():
         raise InvalidArgument(
             f"{text!r} is not a key.", hint="Use printable text without space at its ends."
         )

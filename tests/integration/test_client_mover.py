@@ -101,6 +101,21 @@ def test_only_some_tensors_or_a_view(client):
         client.get(artifact.id, names=["half"], view=tc.View())
 
 
+def test_an_artifact_names_itself(client):
+    old, new = client.put(state_dict(21), key="itself"), state_dict(22)
+    assert_same(client.get(old), state_dict(21))
+    moved = client.put(new, key="itself", expect=old)
+    assert_same(client.get("itself"), new)
+    assert list(client.get(moved, names="scalar")) == ["scalar"]
+    with pytest.raises(tc.InvalidArgument, match="NoneType does not name an artifact"):
+        client.get(None)
+    with pytest.raises(tc.InvalidArgument, match="not a view"):
+        client.get(moved, view="half")
+    with pytest.raises(tc.NotFound) as caught:
+        client.get("no such key")
+    assert caught.value.artifact == "no such key"
+
+
 def test_tied_weights_come_back_tied(client):
     client.put(state_dict(3), key="tied")
     found = client.get("tied")

@@ -67,7 +67,7 @@ def test_keys(key):
     assert parse_key(key) == key
 
 
-@pytest.mark.parametrize("key", ["", " a", "a ", "a\nb", "a\0b", "\u00a0a", "\ud800"])
+@pytest.mark.parametrize("key", ["", " a", "a ", "a\nb", "a\0b", "\u00a0a", "\ud800", 5, None])
 def test_no_keys(key):
     with pytest.raises(InvalidArgument, match="not a key"):
         parse_key(key)
