@@ -27,6 +27,7 @@ from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError
 from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier, replica_id
 from tensorcast.schema.tensors import Manifest
 
+Check = Callable[[Artifact], None]
 Fetch = Callable[[Resident, EventId], Awaitable[Moved]]
 
 
@@ -59,17 +60,17 @@ class Fills:
         self, artifact: ArtifactId, preferred: Sequence[NodeId], cause: EventId
     ) -> Moved:
         """Pulls what is missing from other nodes. Raises what the last source's fault stands for,
-        OutOfCapacity, NotFound."""
+        Unavailable when nobody has it (no memory is taken for it then), OutOfCapacity, NotFound."""
 
         async def fetch(resident: Resident, cause: EventId) -> Moved:
             return await self._puller.pull(resident, preferred, cause)
 
-        return await self._fill(artifact, fetch, cause)
+        return await self._fill(artifact, self._puller.check_sources, fetch, cause)
 
     async def load(self, artifact: ArtifactId, cause: EventId) -> Moved:
         """Reads the artifact from the disk. Raises Corrupt (and reports the chunks of the disk's
         replica), OutOfCapacity, NotFound."""
-        return await self._fill(artifact, self._read_disk, cause)
+        return await self._fill(artifact, self._check_disk, self._read_disk, cause)
 
     async def discard(self, artifact: ArtifactId) -> None:
         """Drops a half-filled replica, unless somebody else is filling it or waits for it."""
@@ -94,12 +95,15 @@ class Fills:
 
     # ---- the frame of every fill -----------------------------------------------------------
 
-    async def _fill(self, artifact: ArtifactId, fetch: Fetch, cause: EventId) -> Moved:
+    async def _fill(
+        self, artifact: ArtifactId, check: Check, fetch: Fetch, cause: EventId
+    ) -> Moved:
+        """`check` raises when there is nothing to fill it from: before memory is taken for it."""
         async with self._locks.alone(artifact):
             await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
             if self._residents.find_ready(artifact) is not None:
                 return Moved()
-            resident = await self._target(self._sealed(artifact), cause)
+            resident = await self._target(self._sealed(artifact), check, cause)
             moved = await self._fetch(resident, fetch, cause)
             if self._residents.find(artifact) is resident:
                 await self._reporter.report([complete(resident, self._life)], cause)
@@ -125,10 +129,11 @@ class Fills:
             raise NotFound(f"There is no artifact {artifact} any more.", artifact=artifact)
         return found
 
-    async def _target(self, artifact: Artifact, cause: EventId) -> Resident:
+    async def _target(self, artifact: Artifact, check: Check, cause: EventId) -> Resident:
         """The half-filled resident, or a new one; the log hears what it has."""
         resident = self._residents.find(artifact.id)
         if resident is None:
+            check(artifact)
             lent = await self._room.find(artifact.manifest.size_bytes, self.discard_idle)
             resident = await self._residents.add(artifact, lent.segment, Phase.FILLING)
         commands: list[Command] = [start(resident, self._life)]
@@ -138,6 +143,14 @@ class Fills:
         return resident
 
     # ---- from the disk ---------------------------------------------------------------------
+
+    def _check_disk(self, artifact: Artifact) -> None:
+        if not self._residents.is_on_disk(artifact.id):
+            raise NotFound(
+                f"Node {self._life.node} has no disk replica of artifact {artifact.id}.",
+                artifact=artifact.id,
+                node=self._life.node,
+            )
 
     async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:
         async with self._disk_locks.alone(resident.id):

@@ -1,4 +1,5 @@
-"""The channels of one transfer: opened when a peer is first asked, closed with the transfer."""
+"""The channels of one transfer: opened when a life of a peer is first asked, closed with the
+transfer."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from tensorcast.movers.core.transfer import Broken, Completion, Pull
 from tensorcast.movers.transports.base import Channel, Region, Transport
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.faults import from_error
-from tensorcast.schema.ids import NodeId
+from tensorcast.schema.ids import Epoch, NodeId
 
 AddressOf = Callable[[NodeId], str]
+Life = tuple[NodeId, Epoch]
 
 
 class Links:
@@ -24,8 +26,8 @@ class Links:
         self._transport = transport
         self._target = target
         self._address_of = address_of
-        self._channels: dict[NodeId, Channel] = {}
-        self._waiting: dict[NodeId, list[Pull]] = {}
+        self._channels: dict[Life, Channel] = {}
+        self._waiting: dict[Life, list[Pull]] = {}
         self._done: asyncio.Queue[Completion] = asyncio.Queue()
         self._tasks = asyncio.TaskGroup()
         self._pumps: list[asyncio.Task[None]] = []
@@ -51,14 +53,14 @@ class Links:
     def post(self, pulls: Iterable[Pull]) -> None:
         """Starts the pulls. Never blocks."""
         for pull in pulls:
-            channel = self._channels.get(pull.peer)
+            channel = self._channels.get(pull.life)
             if channel is not None:
                 channel.post([pull], self._target)
-            elif pull.peer in self._waiting:
-                self._waiting[pull.peer].append(pull)
+            elif pull.life in self._waiting:
+                self._waiting[pull.life].append(pull)
             else:
-                self._waiting[pull.peer] = [pull]
-                self._pumps.append(self._tasks.create_task(self._pump(pull.peer)))
+                self._waiting[pull.life] = [pull]
+                self._pumps.append(self._tasks.create_task(self._pump(pull.life)))
 
     async def completions(self, timeout_s: float) -> Sequence[Completion]:
         """What has completed; waits for at least one, but not longer than `timeout_s`."""
@@ -72,7 +74,8 @@ class Links:
             done.append(self._done.get_nowait())
         return done
 
-    async def _pump(self, peer: NodeId) -> None:
+    async def _pump(self, life: Life) -> None:
+        peer, _ = life
         try:
             channel = await self._transport.connect(peer, self._address_of(peer))
         except (TensorCastError, OSError) as error:
@@ -81,11 +84,11 @@ class Links:
                 if isinstance(error, TensorCastError)
                 else Unavailable(f"Node {peer} cannot be reached: {error}.", node=peer)
             )
-            for pull in self._waiting.pop(peer):
+            for pull in self._waiting.pop(life):
                 self._done.put_nowait(Broken(pull=pull, fault=fault))
             return
-        self._channels[peer] = channel
-        channel.post(self._waiting.pop(peer), self._target)
+        self._channels[life] = channel
+        channel.post(self._waiting.pop(life), self._target)
         while True:
             for completion in await channel.completions():
                 self._done.put_nowait(completion)

@@ -18,6 +18,7 @@ from tensorcast.movers.core.transfer import (
     Turn,
     advance,
     begin,
+    explain_absence,
     learn,
 )
 from tensorcast.movers.links import Links
@@ -25,6 +26,8 @@ from tensorcast.movers.replicas import filled
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Resident, Residents
 from tensorcast.movers.transports.base import Transport
+from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.events import ReplicaFilled
@@ -58,11 +61,23 @@ class Puller:
         self._follower = follower
         self._life = life
 
+    def check_sources(self, artifact: Artifact) -> None:
+        """Raises Unavailable when no node that is up has any of the artifact's bytes."""
+        if artifact.manifest.chunks_total and not self.sources(artifact.id):
+            manifest = artifact.manifest
+            missing = ChunkSet.full(manifest.chunks_total)
+            raise to_error(
+                explain_absence(artifact.id, missing, manifest),
+                artifact=artifact.id,
+                node=self._life.node,
+                operation=None,
+            )
+
     async def pull(self, resident: Resident, preferred: Sequence[NodeId], cause: EventId) -> Moved:
         """Pulls what the resident misses from the nodes that have it, `preferred` ones first.
         Raises what the fault of the last source stands for; what came before stays."""
         target = Target(artifact=resident.id, node=self._life.node, epoch=self._life.epoch)
-        sources = self._sources(resident.id, preferred)
+        sources = self.sources(resident.id, preferred)
         turn = begin(target, resident.manifest, resident.missing, sources)
         region = self._transport.register(resident.segment.memory)
         try:
@@ -96,7 +111,7 @@ class Puller:
             turn = self._advance(turn.transfer, completions, resident)
             if self._has_news(seen, resident.id):
                 seen = self._follower.view
-                turn = _merge(turn, learn(turn.transfer, self._sources(resident.id, preferred)))
+                turn = _merge(turn, learn(turn.transfer, self.sources(resident.id, preferred)))
 
     def _advance(
         self, transfer: Transfer, completions: Sequence[Completion], resident: Resident
@@ -124,11 +139,18 @@ class Puller:
             view.replicas[id_] is not seen.replicas.get(id_) for id_ in members
         )
 
-    def _sources(self, artifact: ArtifactId, preferred: Sequence[NodeId]) -> tuple[Source, ...]:
+    def sources(self, artifact: ArtifactId, preferred: Sequence[NodeId] = ()) -> tuple[Source, ...]:
+        """Who could be asked for the artifact now."""
         name = self._transport.name
         peers = peers_with(self._follower.view, artifact, self._life.node, preferred)
         return tuple(
-            Source(node=peer.node, chunks=peer.chunks, is_filling=peer.is_filling, transport=name)
+            Source(
+                node=peer.node,
+                epoch=peer.epoch,
+                chunks=peer.chunks,
+                is_filling=peer.is_filling,
+                transport=name,
+            )
             for peer in peers
             if name in peer.transports
         )

@@ -18,7 +18,7 @@ from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.tiers.base import Tier as Store
-from tensorcast.movers.transports.base import Lending
+from tensorcast.movers.transports.base import Lending, NotYet
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import NotFound
@@ -178,7 +178,8 @@ class Residents:
                 self._pool.release(resident.segment)
 
     def lend(self, artifact: ArtifactId) -> AbstractContextManager[Lending]:
-        """As `Provider.lend`: a complete resident, else the disk, else one that is filling."""
+        """As `Provider.lend`: a complete resident, else the disk, else one that is filling, or
+        that is checked: more of it can be read soon."""
         with self._lock:
             resident = self._residents.get(artifact)
             manifest = self._on_disk.get(artifact)
@@ -186,6 +187,8 @@ class Residents:
             return self._lend_memory(resident)
         if manifest is not None:
             return self._lend_disk(artifact, manifest)
+        if artifact in self._expected:
+            raise NotYet(f"Node {self._node} still reads artifact {artifact} back.")
         raise NotFound(f"Node {self._node} has no artifact {artifact}.", artifact=artifact)
 
     @contextmanager

@@ -16,6 +16,7 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import (
     ArtifactId,
+    Epoch,
     Key,
     NodeId,
     OperationId,
@@ -131,6 +132,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """Another node that has (part of) an artifact, and how it can be reached."""
 
     node: NodeId
+    epoch: Epoch
     address: str
     transports: tuple[str, ...]
     chunks: ChunkSet
@@ -154,6 +156,7 @@ def peers_with(
         is_filling = replica.status is ReplicaStatus.FILLING
         found[replica.node] = Peer(
             node=replica.node,
+            epoch=owner.epoch,
             address=owner.address,
             transports=owner.transports,
             chunks=replica.chunks | known.chunks if known else replica.chunks,

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tensorcast.movers.core.sources import Limits, Run, Source, admit, choose_runs, settle
+from tensorcast.movers.core.sources import Limits, Lives, Run, Source, admit, choose_runs, settle
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.events import (
@@ -74,8 +74,14 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True):
     target_range: ByteRange
     chunk_bytes: int
     digests: bytes
+    epoch: Epoch = Epoch(0)
     transport: str = "tcp"
     wait_s: float = 0.0
+
+    @property
+    def life(self) -> tuple[NodeId, Epoch]:
+        """Which life of the peer is asked."""
+        return self.peer, self.epoch
 
     @property
     def chunks(self) -> ChunkSet:
@@ -127,7 +133,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     missing: ChunkSet
     in_flight: tuple[Pull, ...] = ()
     unreported: ChunkSet = ChunkSet()
-    lost: frozenset[NodeId] = frozenset()
+    lost: Lives = frozenset()
     transports: dict[str, int] = {}
     pulls_posted: int = 0
     fault: Fault | None = None
@@ -210,7 +216,7 @@ def _settle(
     fault: Fault | None,
 ) -> Transfer:
     """The sources, and those that are lost, after one pull."""
-    source = next((s for s in transfer.sources if s.node == pull.peer), None)
+    source = next((s for s in transfer.sources if s.life == pull.life), None)
     if source is None:
         return transfer
     kept = settle(
@@ -220,7 +226,7 @@ def _settle(
     return msgspec.structs.replace(
         transfer,
         sources=others if kept is None else (*others, kept),
-        lost=transfer.lost | ({pull.peer} if kept is None else set()),
+        lost=transfer.lost | ({pull.life} if kept is None else set()),
         fault=fault or transfer.fault,
     )
 
@@ -264,6 +270,7 @@ def _pull(transfer: Transfer, run: Run, number: int) -> Pull:
     return Pull(
         number=number,
         peer=run.node,
+        epoch=run.epoch,
         artifact=transfer.target.artifact,
         first=run.first,
         stop=run.stop,
@@ -356,11 +363,24 @@ def _failed(transfer: Transfer) -> Turn:
 
 def _explain(transfer: Transfer) -> Fault:
     """Why no source is left: the last fault of a peer, in the kind that tells what follows."""
-    target, last = transfer.target, transfer.fault
-    left = f"{len(transfer.missing)} of {transfer.manifest.chunks_total} chunks are missing"
+    artifact, last = transfer.target.artifact, transfer.fault
+    absent = explain_absence(artifact, transfer.missing, transfer.manifest)
     if last is None:
-        detail = f"No node that is up has artifact {target.artifact}; {left}."
-        return Fault(kind=FaultKind.UNAVAILABLE, detail=detail)
+        return absent
+    if last.kind is FaultKind.NOT_FOUND:
+        return Fault(kind=absent.kind, detail=f"{absent.detail} Last: {last.detail}")
     kind = FaultKind.CORRUPT if last.kind is FaultKind.CORRUPT else FaultKind.UNAVAILABLE
-    detail = f"No source of artifact {target.artifact} is left; {left}. Last: {last.detail}"
+    left = f"{len(transfer.missing)} of {transfer.manifest.chunks_total} chunks are missing"
+    detail = f"No source of artifact {artifact} is left; {left}. Last: {last.detail}"
     return Fault(kind=kind, detail=detail)
+
+
+def explain_absence(artifact: ArtifactId, missing: ChunkSet, manifest: Manifest) -> Fault:
+    """The fault of a transfer that nobody can serve."""
+    total = manifest.chunks_total
+    if len(missing) == total:
+        detail = f"The bytes of artifact {artifact} are nowhere: no node that is up has them."
+    else:
+        lacking = f"{len(missing)} of the {total} chunks"
+        detail = f"No node that is up has {lacking} of artifact {artifact} that are missing here."
+    return Fault(kind=FaultKind.UNAVAILABLE, detail=detail)

@@ -16,6 +16,7 @@ import msgspec
 from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.core.transfer import Completion, Pull
 from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.ids import ArtifactId, NodeId
 
 
@@ -91,13 +92,17 @@ class Lending(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Callable[[], ChunkSet]
 
 
+class NotYet(Unavailable):
+    """The artifact is not here yet, but on its way: ask again soon."""
+
+
 class Provider(Protocol):
     """What the mover has to offer. Called from the threads of servers: must be thread-safe and
     quick."""
 
     def lend(self, artifact: ArtifactId) -> AbstractContextManager[Lending]:
         """The artifact's replica, which stays as it is while the context lasts. Entering raises
-        NotFound when there is none."""
+        NotFound when there is none, NotYet when it will be there soon."""
         ...
 
 

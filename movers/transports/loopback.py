@@ -18,6 +18,7 @@ from tensorcast.movers.transports.base import (
     Lending,
     MemoryKind,
     MemoryRegion,
+    NotYet,
     Provider,
     Region,
 )
@@ -93,6 +94,9 @@ class LoopbackChannel:
                 return None if self.is_closed else self._copy(lending, pull, target.memory)
         except NotFound as error:
             return _broken(pull, FaultKind.NOT_FOUND, error.message)
+        except NotYet as error:
+            await asyncio.sleep(pull.wait_s)
+            return _broken(pull, FaultKind.NOT_FOUND, error.message, holds=ChunkSet())
 
     async def _wait_for(self, lending: Lending, pull: Pull) -> None:
         """Holds a probe back until the chunk has come, as a server does."""

@@ -17,7 +17,7 @@ from servers import NatsServer
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
-from tensorcast.schema.commands import CancelOperation, RetryOperation
+from tensorcast.schema.commands import CancelOperation, LeaveNode, RetryOperation
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import OperationId, Tier, replica_id
@@ -133,6 +133,80 @@ async def test_another_source_takes_over(
             done = await observer.succeeded(operation)
             assert done.bytes_moved == TOTAL * MIB
             assert read(node) == CONTENT.bytes
+    finally:
+        other.close()
+
+
+async def test_a_source_that_comes_back_is_used_at_once(
+    node: MoverNode, source: SlowSource, nats_server: NatsServer
+):
+    other = SlowSource("other", CONTENT, 0)  # it waits as well, and never gets anything
+    again = SlowSource("source", CONTENT, TOTAL)
+    try:
+        async with observing(nats_server.url) as observer:
+            await source.join(observer)
+            await other.join(observer)
+            operation = await half_way(observer, source)
+            began = time.monotonic()
+            source.close()
+            await again.join(observer, epoch=2)
+            done = await observer.succeeded(operation)
+            assert time.monotonic() - began < 3
+            assert done.attempt == 1
+            assert read(node) == CONTENT.bytes
+    finally:
+        other.close()
+        again.close()
+
+
+async def test_those_who_wait_for_each_other_give_up_soon(
+    node: MoverNode, source: SlowSource, nats_server: NatsServer
+):
+    async with observing(nats_server.url) as observer:
+        await source.join(observer)
+        began = time.monotonic()
+        operation = await observer.issue("n1", Materialize(artifact=CONTENT.id))
+        ended = await observer.ended(operation)
+        assert time.monotonic() - began < 6
+        assert ended.fault is not None
+        assert ended.fault.kind is FaultKind.UNAVAILABLE
+        lacking = f"No node that is up has {TOTAL - HELD} of the {TOTAL} chunks"
+        assert lacking in ended.fault.detail
+
+
+async def test_bytes_that_are_nowhere_take_no_memory(
+    node: MoverNode, source: SlowSource, nats_server: NatsServer
+):
+    async with observing(nats_server.url) as observer:
+        await source.join(observer)
+        view = await observer.view()
+        epoch = view.nodes["source"].epoch
+        await observer.execute(LeaveNode(node=source.name, epoch=epoch))
+        operation = await observer.issue("n1", Materialize(artifact=CONTENT.id))
+        ended = await observer.ended(operation)
+        assert ended.fault is not None
+        assert "are nowhere: no node that is up has them" in ended.fault.detail
+        with node.application() as application:
+            assert application.stats().segments == 0
+
+
+async def test_a_source_that_reads_its_images_back_is_waited_for(
+    node: MoverNode, tmp_path: Path, nats_server: NatsServer
+):
+    contents = [Content([8 * MIB], seed=n) for n in range(6)]
+    with node.application() as application:
+        for content in contents:
+            application.put(content)
+    assert node.stop() == 0
+    node.store.close()
+    other = MoverNode("n2", tmp_path / "n2", nats_server.url)
+    try:
+        other.start()
+        async with observing(nats_server.url) as observer:
+            node.start()
+            issued = [await observer.issue("n2", Materialize(artifact=c.id)) for c in contents]
+            for operation in issued:
+                assert (await observer.succeeded(operation)).attempt == 1
     finally:
         other.close()
 
@@ -327,7 +401,7 @@ async def test_a_full_disk(small_disk: Path, nats_server: NatsServer):
             assert "is not kept" in node.log_text()
             node.store.close()
             node.start()
-            with node.application() as application, pytest.raises(Unavailable, match="No node"):
+            with node.application() as application, pytest.raises(Unavailable, match="no node that is up"):
                 application.get("m")
     finally:
         node.close()

@@ -106,7 +106,7 @@ async def test_without_a_source_it_fails_with_a_sentence(
         assert ended.status is OperationStatus.FAILED
         assert ended.fault is not None
         assert ended.fault.kind is FaultKind.UNAVAILABLE
-        assert "No node that is up" in ended.fault.detail
+        assert "no node that is up" in ended.fault.detail
         with nodes[1].application() as application, pytest.raises(Unavailable):
             application.get("m")
         # The source comes back with what it had: nothing was lost by stopping it.

@@ -16,7 +16,7 @@ import time
 
 import msgspec
 
-from tensorcast.movers.transports.base import Lending, Provider
+from tensorcast.movers.transports.base import Lending, NotYet, Provider
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.sockets import (
     deadline_for,
@@ -189,10 +189,13 @@ class TcpServer:
 
     def _answer(self, connected: socket.socket, holder: _Holder, request: wire.Request) -> None:
         try:
-            lending = holder.lend(request.artifact)
-        except NotFound:
+            lending = self._lend(holder, request)
+        except (NotFound, NotYet) as error:
+            nothing = wire.pack_answer(wire.Status.NOT_FOUND, 0)
+            if isinstance(error, NotYet):
+                nothing = wire.pack_answer(wire.Status.MISSING, 0, ChunkSet())
             for _ in request.ranges:
-                send(connected, wire.pack_answer(wire.Status.NOT_FOUND, 0))
+                send(connected, nothing)
             return
         wait_s = request.wait_s
         for wanted in request.ranges:
@@ -202,6 +205,19 @@ class TcpServer:
             chunks = self._wait_for(lending, wanted, wait_s)
             wait_s = 0.0
             _send_range(connected, lending, chunks, wanted, self._limits.stall_s)
+
+    def _lend(self, holder: _Holder, request: wire.Request) -> Lending:
+        """The artifact, for which it may wait. Raises NotFound, NotYet, or EOFError when the
+        server closes."""
+        deadline = time.monotonic() + request.wait_s
+        while True:
+            try:
+                return holder.lend(request.artifact)
+            except NotYet:
+                if time.monotonic() >= deadline:
+                    raise
+            if self._closing.wait(_POLL_S):
+                raise EOFError("The server closes.")
 
     def _wait_for(self, lending: Lending, wanted: ByteRange, wait_s: float) -> ChunkSet:
         """The chunks that may be served, as soon as the first wanted one is among them. Raises
@@ -266,7 +282,7 @@ class _Holder:
         self._lending: tuple[ArtifactId, Lending] | None = None
 
     def lend(self, artifact: ArtifactId) -> Lending:
-        """Raises NotFound, also for a replica whose layout makes no sense."""
+        """Raises NotFound, NotYet, or Corrupt for a replica whose layout makes no sense."""
         if self._lending is not None and self._lending[0] == artifact:
             return self._lending[1]
         self.release()

@@ -65,7 +65,7 @@ def test_two_probes_ask_for_different_chunks():
 def test_admit_adds_knowledge_and_keeps_counts():
     known = [source("a", ChunkSet.of([1]), is_filling=True, in_flight=2, corrupt=1)]
     found = [source("a", ChunkSet.of([2])), source("b", in_flight=9), source("c")]
-    assert admit(known, found, frozenset({"c"})) == (
+    assert admit(known, found, frozenset({("c", 0)})) == (
         source("a", ChunkSet.of([1, 2]), in_flight=2, corrupt=1),
         source("b"),
     )
@@ -118,7 +118,27 @@ def test_damaged_chunks_are_forgiven_up_to_a_limit():
 def test_probes_in_vain_end():
     filling = source(chunks=ChunkSet(), is_filling=True, in_flight=1)
     for n in (1, 2):
+        assert filling.is_promising(LIMITS)
         filling = after(filling, fault=FaultKind.NOT_FOUND)
         assert filling.fruitless == n
-    assert after(filling, arrived=[1]).fruitless == 0
-    assert after(filling, fault=FaultKind.NOT_FOUND) is None
+    assert not filling.is_promising(LIMITS)
+    assert choose([filling], ALL) == ()
+    assert after(filling, arrived=[1], holds=ASKED).is_promising(LIMITS)
+    (heard,) = admit([filling], [source(chunks=ChunkSet.of([5]), is_filling=True)], frozenset())
+    assert heard.is_promising(LIMITS)
+
+
+def test_a_new_life_is_admitted_and_an_old_one_is_not():
+    first, second = source("a", ChunkSet.of([1]), epoch=1, corrupt=1), source("a", epoch=2)
+    lost = frozenset({("a", 1)})
+    assert admit([], [first], lost) == ()
+    assert admit([first], [second], lost) == (second,)
+    assert admit([second], [first], frozenset()) == (second,)
+
+
+def test_a_peer_that_contradicts_itself_is_dropped():
+    liar = source(in_flight=1)
+    for _ in range(LIMITS.checks_fruitless_max):
+        liar = after(liar, fault=FaultKind.NOT_FOUND, holds=ALL)
+        assert liar.chunks == ALL
+    assert after(liar, fault=FaultKind.NOT_FOUND, holds=ALL) is None

@@ -50,6 +50,10 @@ def ready(node, chunks, **more):
     return Source(node=node, chunks=ChunkSet.full(chunks), **more)
 
 
+def filling(node, chunks=ChunkSet(), **more):  # noqa: B008  (a frozen value)
+    return Source(node=node, chunks=chunks, is_filling=True, **more)
+
+
 def start(chunks, sources, *, target=TARGET, missing=None, limits=LIMITS):
     wanted = ChunkSet.full(chunks) if missing is None else missing
     return begin(target, manifest(chunks), wanted, sources, limits)
@@ -142,7 +146,7 @@ def test_no_source_fails_with_a_sentence():
     assert turn.fault == turn.events[0].fault
     assert turn.fault.kind is FaultKind.UNAVAILABLE
     assert turn.fault.detail == (
-        f"No node that is up has artifact {ARTIFACT}; 4 of 4 chunks are missing."
+        f"The bytes of artifact {ARTIFACT} are nowhere: no node that is up has them."
     )
 
 
@@ -159,7 +163,7 @@ def test_a_lost_peer_is_replaced():
     for pull in gone:
         turn = advance(turn.transfer, lost(pull))
     assert {p.peer for p in turn.transfer.in_flight} == {"b"}
-    assert turn.transfer.lost == {"a"}
+    assert turn.transfer.lost == {("a", 0)}
     assert finish(turn)[-1].status is TransferStatus.READY
 
 
@@ -205,8 +209,7 @@ def test_only_damaged_sources_fail_as_corrupt():
 
 
 def test_a_filling_source_is_probed_and_its_news_are_used():
-    filling = Source(node="a", chunks=ChunkSet(), is_filling=True)
-    turn = start(4, [filling])
+    turn = start(4, [filling("a")])
     (probe,) = turn.pulls
     assert (probe.chunks, probe.wait_s) == (ChunkSet.of([0]), LIMITS.probe_wait_s)
     turn = advance(turn.transfer, Completed(pull=probe, holds=ChunkSet.of([0, 1, 2])))
@@ -215,13 +218,82 @@ def test_a_filling_source_is_probed_and_its_news_are_used():
 
 
 def test_a_filling_source_that_never_gets_more_ends_the_transfer():
-    turn = start(4, [Source(node="a", chunks=ChunkSet(), is_filling=True)])
+    turn = start(4, [filling("a")])
     probes = 0
     while turn.status is TransferStatus.RUNNING:
         probes += 1
         (probe,) = turn.transfer.in_flight
         turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
-    assert probes == LIMITS.probes_fruitless_max + 1
+    assert probes == LIMITS.probes_fruitless_max
+    assert turn.fault.kind is FaultKind.UNAVAILABLE
+    assert "no node that is up has them" in turn.fault.detail
+
+
+def test_replicas_that_wait_for_each_other_do_not_wait_long():
+    limits = Limits()
+    assert limits.probes_fruitless_max * limits.probe_wait_s <= 3
+
+
+def test_a_new_life_of_a_lost_source_is_used_again():
+    turn = start(4, [ready("a", 4, epoch=1), filling("b")])
+    for pull in [p for p in turn.pulls if p.peer == "a"]:
+        turn = advance(turn.transfer, lost(pull))
+    (probe,) = turn.transfer.in_flight
+    assert probe.peer == "b"
+    assert learn(turn.transfer, [ready("a", 4, epoch=1)]).pulls == ()
+    turn = learn(turn.transfer, [ready("a", 4, epoch=2)])
+    assert {pull.life for pull in turn.pulls} == {("a", 2)}
+
+
+def test_the_end_of_an_old_life_is_no_fault_of_the_new_one():
+    turn = start(8, [ready("a", 8, epoch=1)])
+    old = turn.pulls
+    turn = learn(turn.transfer, [ready("a", 8, epoch=2)])
+    new = turn.pulls
+    for pull in old:
+        turn = advance(turn.transfer, lost(pull))
+    assert turn.status is TransferStatus.RUNNING
+    assert {p.life for p in turn.transfer.in_flight} == {("a", 2)}
+    assert len(new) == LIMITS.pulls_in_flight_max
+    assert finish(turn)[-1].status is TransferStatus.READY
+
+
+def test_a_source_that_was_probed_in_vain_is_used_when_it_holds_more():
+    turn = start(4, [filling("a"), filling("b", ChunkSet.of([3]))])
+    turn = advance(turn.transfer, broken(turn.pulls[1], FaultKind.NOT_FOUND, holds=ChunkSet()))
+    for _ in range(LIMITS.probes_fruitless_max - 1):
+        probe = next(p for p in turn.transfer.in_flight if p.peer == "a")
+        turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
+    assert turn.status is TransferStatus.RUNNING
+    turn = learn(turn.transfer, [filling("a", ChunkSet.full(3))])
+    assert "a" in {pull.peer for pull in turn.pulls}
+
+
+def test_a_ready_source_that_still_checks_its_bytes_is_waited_for():
+    turn = start(4, [ready("a", 4)])
+    for pull in turn.pulls:
+        turn = advance(turn.transfer, broken(pull, FaultKind.NOT_FOUND, holds=ChunkSet()))
+    for _ in range(LIMITS.checks_fruitless_max - 3):
+        assert turn.status is TransferStatus.RUNNING
+        (probe,) = turn.transfer.in_flight
+        assert probe.wait_s
+        turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
+        turn = learn(turn.transfer, [ready("a", 4)])
+    (probe,) = turn.transfer.in_flight
+    turn = advance(turn.transfer, Completed(pull=probe))
+    assert len(turn.pulls) > 1, "it holds everything by now"
+    assert finish(turn)[-1].status is TransferStatus.READY
+
+
+def test_a_source_that_found_damage_at_its_check_is_filling():
+    turn = start(4, [ready("a", 4)])
+    for pull in turn.pulls:
+        turn = advance(turn.transfer, broken(pull, FaultKind.NOT_FOUND, holds=ChunkSet()))
+    turn = learn(turn.transfer, [filling("a", ChunkSet.of([1, 2]))])
+    (source,) = turn.transfer.sources
+    assert source.is_filling
+    assert not source.promised.ranges
+    assert source.chunks == ChunkSet.of([1, 2])
 
 
 def test_news_of_the_cluster_add_sources_but_never_a_lost_one():
