@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from tensorcast.cli.causes import explain_chain, find_event, read_pages, trace_causes
@@ -86,16 +87,27 @@ def log(
         limit=last or limit,
         newest=last is not None,
     )
-    return event_flow(_pages(session, query, follow=follow))
+    return event_flow(_pages(session, query, limit, follow=follow))
 
 
-def _pages(session: Session, query: AuditQuery, *, follow: bool) -> Iterator[Sequence[EventInfo]]:
+def _pages(
+    session: Session, query: AuditQuery, limit: int, *, follow: bool
+) -> Iterator[Sequence[EventInfo]]:
+    """The events that match; after the last ones those that come, at most `limit` in all."""
+
     def look_again() -> bool:
         if follow:
             time.sleep(FOLLOW_S)
         return follow
 
     with session.client() as client:
+        if query.newest and follow:
+            shown = client.api.audit(query)
+            yield shown
+            since = shown[-1].seq if shown else query.since
+            query = msgspec.structs.replace(
+                query, newest=False, since=since, limit=limit - len(shown)
+            )
         yield from read_pages(client.api.audit, query, follow=look_again)
 
 

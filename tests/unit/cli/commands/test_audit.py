@@ -3,9 +3,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from cli_samples import ART, OPERATION, Tcctl, event, operation
 from samples import BEGIN
+from tensorcast.cli.commands import audit as audit_command
 from tensorcast.schema.api import AuditQuery
 
 REQUEST = {"artifact": ART, "nodes": ["n2"], "tier": "dram"}
@@ -49,6 +51,23 @@ def test_the_last_ones(tcctl: Tcctl) -> None:
     assert len(tcctl("audit", "log", "--last", "2", "-o", "json").data) == 2
     (query,) = api.calls[0][1]
     assert (query.newest, query.limit) == (True, 2)
+
+
+def test_the_last_ones_are_followed_by_those_that_come(
+    tcctl: Tcctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_command, "FOLLOW_S", 0.0)
+    calls = []
+
+    def answer(query: AuditQuery) -> tuple[object, ...]:
+        calls.append(query)
+        if query.newest:
+            return EVENTS[1:2]
+        return EVENTS[2:] if query.since == 6 and len(calls) > 3 else ()
+
+    tcctl.answer(audit=answer)
+    run = tcctl("audit", "log", "--last", "1", "--follow", "--limit", "2", "-o", "ndjson")
+    assert [msgspec.json.decode(line)["seq"] for line in run.out.splitlines()] == [6, 7]
 
 
 def test_ndjson_streams(tcctl: Tcctl) -> None:
