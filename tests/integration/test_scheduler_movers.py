@@ -10,6 +10,7 @@ import pytest
 
 from stack import running_stack
 from tensorcast.client import Client, OutOfCapacity
+from tensorcast.schema.api import AuditQuery
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -79,6 +80,21 @@ def test_last_copies_go_to_disk_under_pressure_and_claims_hold(stack):
                 assert where(client, name)[("n1", "dram")] == "ready"
         for name in ("pinned", "leased", "cold", "warm", "more", "last"):
             assert same(client, name)
+
+
+def test_each_admission_to_a_full_node_is_quick(stack):
+    """None waits because an earlier one, long satisfied, has called for room."""
+    with start(stack, "n1") as client:
+        for n in range(4):
+            put(client, f"first {n}")
+        took_s = []
+        for n in range(6):
+            began = time.monotonic()
+            put(client, f"next {n}")
+            took_s.append(time.monotonic() - began)
+        assert sum(took_s) / len(took_s) < 1.0, took_s
+        pressed = client.api.audit(AuditQuery(type="node.pressured", limit=500))
+        assert len(pressed) <= 2 * len(took_s)
 
 
 def test_a_drained_node_gives_all_away(stack):
