@@ -10,7 +10,7 @@ import msgspec
 from tensorcast.cli.session import Session
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.schema.api import ClusterStatus, NodeInfo
-from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.errors import NotFound, TensorCastError
 
 State = Literal["up", "degraded", "down"]
 
@@ -40,14 +40,20 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     silence: str = ""
 
 
-def find_cluster(session: Session, home: Path) -> Findings:
-    """Ask the supervisor of this home, if it has one, and the control plane."""
+def find_cluster(session: Session, home: Path, *, is_named: bool = False) -> Findings:
+    """Ask the supervisor of this home, if it has one, and the control plane. A home that
+    `is_named` is the one that is meant; otherwise it is that of a context.
+
+    Raises NotFound for an unknown context.
+    """
     from tensorcast.deploy.cluster import status
     from tensorcast.deploy.home import Layout, load_config
 
-    config = load_config(Layout(home))
-    if config is None:
-        answer, silence = _ask(session, session.options.context)
+    config, named = load_config(Layout(home)), session.options.context
+    if config is None and is_named and named is None:
+        return Findings(home=str(home), local="down", silence=f"There is no cluster in {home}.")
+    if config is None or (named not in (None, config.context) and not is_named):
+        answer, silence = _ask(session, named)
         return Findings(answer=answer, silence=silence)
     found = status(home)
     answer, silence = None, ""
@@ -67,6 +73,8 @@ def _ask(session: Session, context: str | None) -> tuple[ClusterStatus | None, s
     try:
         with session.world.connect(context, None) as client:
             return client.api.status(), ""
+    except NotFound:
+        raise
     except TensorCastError as error:
         return None, str(error)
 
@@ -96,7 +104,8 @@ def _state(findings: Findings, problems: tuple[str, ...]) -> State:
 
 def _troubles(findings: Findings) -> tuple[str, ...]:
     if findings.local == "down":
-        return (f"The cluster in {findings.home} is down. `tcctl up` starts it.",)
+        what = findings.silence or f"The cluster in {findings.home} is down."
+        return (f"{what} `tcctl up` starts it.",)
     services = tuple(
         f"{one.name} is {one.state}: {one.detail or 'no detail'}."
         for one in findings.services

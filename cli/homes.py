@@ -25,6 +25,12 @@ def choose_home(session: Session, data_dir: Path | None) -> Path:
     return Path(context.home) if context and context.home else default_home(environ)
 
 
+def check_context(session: Session) -> None:
+    """Raises NotFound when a context is named that does not exist."""
+    if session.options.context is not None:
+        resolve_context(session.options.context, None, session.world.environ)
+
+
 def find_context(session: Session) -> Context | None:
     """The context that is named or in use; None when there is none."""
     try:

@@ -11,7 +11,7 @@ import typer
 
 from tensorcast.cli.exits import Exit
 from tensorcast.cli.health import StatusInfo, find_cluster, judge
-from tensorcast.cli.homes import choose_home
+from tensorcast.cli.homes import check_context, choose_home
 from tensorcast.cli.output import Answer, Block, Fields, Heading, Note, Result, Table
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.tables import table_nodes
@@ -110,6 +110,8 @@ def down(
     from tensorcast.deploy import cluster as embedded
 
     session = session_of(call)
+    if data_dir is None:
+        check_context(session)  # a slip must not stop the cluster of somebody else
     home = choose_home(session, data_dir)
     if purge and not yes and session.world.is_terminal and sys.stdin.isatty():
         typer.confirm(f"Delete all data of the cluster in {home}?", abort=True, err=True)
@@ -123,7 +125,8 @@ def down(
 def status(call: typer.Context, data_dir: DataDir = None) -> Result:
     """Show how the cluster is, in words."""
     session = session_of(call)
-    info = judge(find_cluster(session, choose_home(session, data_dir)))
+    home = choose_home(session, data_dir)
+    info = judge(find_cluster(session, home, is_named=data_dir is not None))
     exits = {"up": Exit.DONE, "degraded": Exit.FAILED, "down": Exit.UNREACHABLE}
     return Answer(
         data=info,

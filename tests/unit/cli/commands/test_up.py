@@ -8,7 +8,7 @@ import pytest
 
 from cli_samples import Tcctl, node
 from tensorcast.schema.api import ClusterStatus
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import NotFound, Unavailable
 from tensorcast.schema.ids import Seq
 
 STATUS = ClusterStatus(
@@ -23,7 +23,7 @@ def home(tcctl: Tcctl, tmp_path: Path) -> Path:
 
 
 def test_status_without_a_cluster_is_down(tcctl: Tcctl, home: Path) -> None:
-    tcctl.client = Unavailable("No cluster is known on this machine.", hint="Run `tcctl up`.")
+    tcctl.answer(status=STATUS)  # of the context in use, which is another cluster
     run = tcctl("status", "--data-dir", str(home), "-o", "json")
     assert (run.code, run.err) == (6, "")
     assert set(run.data) >= {"state", "services", "last_seq", "committed_seq"}
@@ -36,9 +36,26 @@ def test_status_of_a_cluster_on_other_machines(tcctl: Tcctl, home: Path) -> None
     tcctl.answer(status=STATUS)
     run = tcctl("status", "--data-dir", str(home), "--context", "far", "-o", "json")
     assert (run.code, run.data["state"], run.data["last_seq"]) == (0, "up", 9)
-    text = tcctl("status", "--data-dir", str(home)).out
+    tcctl.environ["TENSORCAST_HOME"] = str(home)
+    text = tcctl("status").out
     assert "9 events, 9 of them in Postgres" in text
     assert "127.0.0.1:4000" in text
+
+
+def test_status_where_no_cluster_is_known(tcctl: Tcctl, home: Path) -> None:
+    tcctl.environ["TENSORCAST_HOME"] = str(home)
+    tcctl.client = Unavailable("No cluster is known on this machine.", hint="Run `tcctl up`.")
+    run = tcctl("status", "-o", "json")
+    assert (run.code, run.err, run.data["state"]) == (6, "", "down")
+
+
+@pytest.mark.parametrize("command", ["status", "down"])
+def test_an_unknown_context_is_exit_3(tcctl: Tcctl, home: Path, command: str) -> None:
+    tcctl.environ["TENSORCAST_HOME"] = str(home)
+    tcctl.client = NotFound("There is no context 'nosuch'.")
+    run = tcctl("--context", "nosuch", command)
+    assert (run.code, run.out) == (3, "")
+    assert "no context 'nosuch'" in run.err
 
 
 def test_down_without_a_cluster_is_done_already(tcctl: Tcctl, home: Path) -> None:
