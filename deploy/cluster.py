@@ -44,7 +44,7 @@ from tensorcast.deploy.options import (
 from tensorcast.deploy.pgdata import delete_data, prepare_postgres
 from tensorcast.deploy.plan import CONTROLPLANE, NATS, POSTGRES, SUPERVISOR
 from tensorcast.deploy.processes import end, identify, wait_gone
-from tensorcast.deploy.readiness import Status, wait_until_ready
+from tensorcast.deploy.readiness import Refused, Status, wait_until_ready
 from tensorcast.schema.errors import InvalidArgument, Unavailable
 
 STOP_SILENCE_S: Final = 180.0
@@ -65,8 +65,9 @@ def up(options: UpOptions, progress: Progress = lambda _: None) -> Status:
 
     Safe to repeat: a running cluster is left alone, more nodes are added to it, a crashed one is
     recovered. Raises `InvalidArgument` for options that make no sense, `Unavailable` when a service
-    does not become ready within 60 s, `OutOfCapacity` for a full disk, `PermissionDenied` and
-    `Conflict` (another `up` at work).
+    does not become ready within 60 s, `OutOfCapacity` for a full disk, `PermissionDenied`,
+    `Conflict` (another `up` at work), and `Refused` when a service says that it must not run as
+    things are; then what was started is stopped again.
     """
     check_options(options)
     layout = Layout(options.home.expanduser().absolute())
@@ -81,7 +82,12 @@ def up(options: UpOptions, progress: Progress = lambda _: None) -> Status:
             config = _start(layout, config, progress)
         seen = {service.name for service in running if service.state == "up"}
         _write_context(layout, config, progress)
-        return wait_until_ready(layout, config, seen, progress)
+        try:
+            return wait_until_ready(layout, config, seen, progress)
+        except Refused:
+            if not running:
+                _stop_supervisor(layout, config, progress)
+            raise
 
 
 def _write_context(layout: Layout, config: ClusterConfig, progress: Progress) -> None:

@@ -27,6 +27,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One service: `state` is up, starting, waiting, restarting, stopping or down.
 
     `restarts` counts the deaths of a ready service, `failures` its failed starts in a row.
+    `refusal` is why it will not run, however often it is started: it gave up twice with that.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     restarts: int = 0
     failures: int = 0
+    refusal: str = ""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

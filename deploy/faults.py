@@ -16,6 +16,7 @@ from tensorcast.schema.errors import (
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 FULL_HINT = "Free some space or choose another folder with --data-dir."
 
 
@@ -28,6 +29,11 @@ def explain_os_error(error: OSError, *, doing: str, path: Path) -> TensorCastErr
         return PermissionDenied(
             f"Not allowed to {doing} in {where}: {error.strerror}.",
             hint="Choose a folder that you may write with --data-dir (or TENSORCAST_HOME).",
+        )
+    if error.errno in _NO_PLACE:
+        return TensorCastError(
+            f"Cannot {doing} in {where}: {error.strerror}.",
+            hint="Choose another folder with --data-dir (or TENSORCAST_HOME).",
         )
     return Unavailable(f"Cannot {doing} in {where}: {error.strerror or error}.")
 

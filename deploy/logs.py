@@ -11,12 +11,13 @@ TAIL_BYTES = 32 * 1024
 
 _STAMP = re.compile(
     r"^(\[\d+\]\s+)?\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?"
-    r"(?: ?(?:Z|UTC|[A-Z]{3,4}|[+-]\d\d:?\d\d))?\]?\s*(\[\d+\]\s*)?"
+    r"(?: ?(?:Z|(?!INFO)[A-Z]{3,4}\b|[+-]\d\d:?\d\d))?\]?\s*(\[\d+\]\s*)?"
 )
 _GRAVE = re.compile(
     r"\b(FATAL|PANIC|ERROR|CRITICAL)\b|\[(FTL|ERR)\]|^[\w.]*(Error|Exception|Unavailable)\b"
     r"|cannot run|No module named|Killed|Segmentation"
 )
+_OWN_ERROR = re.compile(r"ERROR (tensorcast[\w.]* )?(?P<sentence>.+)")
 # Answers of a Postgres that is on its way up to those who ask too early.
 _HARMLESS = re.compile(r"the database system is (starting up|not yet accepting)")
 _EMPTY = re.compile(r"^[\s~^|=-]*$")
@@ -66,6 +67,13 @@ def last_meaningful_line(text: str, *, lines_max: int = 60) -> str:
     grave = [line for line in lines if is_grave(_STAMP.sub("", line))]
     chosen = (grave or lines or [""])[-1]
     return _STAMP.sub("", chosen).strip()
+
+
+def last_sentence(text: str) -> str:
+    """The sentence with which one of our own processes has given up; "" when its log ends in
+    another way, for example with a traceback."""
+    said = _OWN_ERROR.match(last_meaningful_line(text))
+    return said["sentence"] if said else ""
 
 
 def is_grave(line: str) -> bool:

@@ -33,14 +33,16 @@ FDS_MAX: Final = 4096
 class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How to run one service. Without a `command` it is run by somebody else and only probed.
 
-    `probe` is None for a service that announces itself on NOTIFY_SOCKET. `stage` orders stopping:
-    the highest first. `stop_timeout_s` counts from the service's last sign of progress.
+    It starts when its `needs` are ready, for the first time also its `needs_at_first`. `probe` is
+    None for a service that announces itself on NOTIFY_SOCKET. `stage` orders stopping: the highest
+    first. `stop_timeout_s` counts from the service's last sign of progress.
     """
 
     name: str
     command: tuple[str, ...] = ()
     environ: dict[str, str] = {}
     needs: tuple[str, ...] = ()
+    needs_at_first: tuple[str, ...] = ()
     probe: Probe | None = None
     stage: int = 0
     stop_signal: signal.Signals = signal.SIGTERM
@@ -157,6 +159,8 @@ def _plan_mover(config: ClusterConfig, layout: Layout, node: NodeConfig) -> Serv
             "TENSORCAST_DRAM_BYTES": str(node.dram_bytes),
         },
         needs=(NATS,),
+        # It knows whether the log is the one whose events Postgres has; nobody may add to another.
+        needs_at_first=(CONTROLPLANE,),
         stage=3,
         stop_timeout_s=120.0,  # it may have gigabytes to write
         fds_max=FDS_MAX,

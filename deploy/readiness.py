@@ -15,12 +15,18 @@ from tensorcast.deploy.former import died_badly
 from tensorcast.deploy.home import Layout, is_locked
 from tensorcast.deploy.options import ClusterConfig
 from tensorcast.deploy.plan import POSTGRES, SUPERVISOR
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import TensorCastError, Unavailable
 
 READY_TIMEOUT_S: Final = 60.0  # without a sign of progress
 READY_TIMEOUT_S_MAX: Final = 600.0
 FAILURES_MAX: Final = 6  # of one service in a row, before `up` gives up early
 POLL_S: Final = 0.03
+
+
+class Refused(TensorCastError):
+    """A service says that it must not run as things are: no patience and no restart will help."""
+
+    code = "failed"
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +41,8 @@ def wait_until_ready(
 ) -> Status:
     """Wait until every service is up; tells of each one that was not in `seen`.
 
-    A service that tells of its progress (a mover with gigabytes to read) gets more time.
+    A service that tells of its progress (a mover with gigabytes to read) gets more time. Raises
+    `Refused`, or `Unavailable` for anything else that keeps a service from being ready.
     """
     began = last_sign = time.monotonic()
     told: dict[str, str] = {}
@@ -52,6 +59,10 @@ def wait_until_ready(
                 progress(f"{service.name}: {service.detail}")
         if services and all(service.state == "up" for service in services):
             return Status(state="up", services=services)
+        for service in services:
+            if service.refusal:
+                hint = f"Its log is {layout.log(service.name)}."
+                raise Refused(f"{service.name} refuses to run: {service.refusal}", hint=hint)
         if any(is_hopeless(service) for service in services):
             break
         time.sleep(POLL_S)

@@ -26,6 +26,7 @@ STABLE_S: Final = 10.0
 PROBE_EVERY_S: Final = 0.02
 PROBE_EVERY_S_MAX: Final = 0.5
 STATUS_CHARS_MAX: Final = 200
+GAVE_UP: Final = 1  # the exit status of a service that has said why it cannot go on
 
 
 def backoff_s(failures: int) -> float:
@@ -73,12 +74,14 @@ class Service:
         self.ready = asyncio.Event()
         self.restarts = 0
         self.failures = 0
+        self.refusal = ""
         self.store = FdStore(size_max=spec.fds_max)
         self._log = log
         self._environ = environ
         self._changed = changed
         self.told = ""
         self._last_end = ""
+        self._last_words = ""  # of a life that gave up before it was ready
         self._last_death = ""  # the end of a life that had become ready
         self._sign_of_life = 0.0
         self._stopping = asyncio.Event()
@@ -95,6 +98,7 @@ class Service:
             detail=self._detail(),
             restarts=self.restarts,
             failures=self.failures,
+            refusal=self.refusal,
         )
 
     def _detail(self) -> str:
@@ -109,12 +113,13 @@ class Service:
             parts.append(logs.last_words(self._log))
         return "; ".join(part for part in parts if part)
 
-    async def keep(self, needs: Sequence[Service]) -> None:
+    async def keep(self, needs: Sequence[Service], needs_at_first: Sequence[Service] = ()) -> None:
         """Run the service until `stop`: again and again, each time when its needs are ready."""
         if self._notify:
             loop = asyncio.get_running_loop()
             loop.add_reader(self._notify.fileno(), self._read_notices)
         try:
+            await self._wait_for_needs((*needs, *needs_at_first))
             while not self._stopping.is_set():
                 await self._wait_for_needs(needs)
                 if not self._stopping.is_set():
@@ -143,7 +148,9 @@ class Service:
             self._last_end = f"could not be started ({error})"
         else:
             self._enter("starting" if not self._last_end else "restarting")
-            self._last_end = describe_exit(await self._until_end(self._ended))
+            wait_status = await self._until_end(self._ended)
+            self._last_end = describe_exit(wait_status)
+            self._note_refusal(wait_status)
         if self._stopping.is_set():
             return
         was_ready = self.ready.is_set()
@@ -162,9 +169,17 @@ class Service:
                 async with asyncio.timeout(pause_s):
                     await self._unless_stopping(self._hurried.wait())
 
+    def _note_refusal(self, wait_status: int) -> None:
+        """A service that gives up twice with the same words will do so for ever."""
+        gave_up = os.waitstatus_to_exitcode(wait_status) == GAVE_UP and not self.ready.is_set()
+        words = logs.last_sentence(logs.read_tail(self._log)) if gave_up else ""
+        self.refusal = words if words == self._last_words else ""
+        self._last_words = words
+
     def hurry(self) -> None:
         """Somebody may have mended what was wrong: start again now if this is a pause."""
         self.failures = 0
+        self.refusal = self._last_words = ""
         self._hurried.set()
 
     async def _until_end(self, ended: asyncio.Future[int]) -> int:
@@ -213,6 +228,7 @@ class Service:
     def _become_ready(self) -> None:
         if self.pid is not None and not self._stopping.is_set():
             self.ready.set()
+            self.refusal = ""
             self._enter("up")
 
     def _read_notices(self) -> None:

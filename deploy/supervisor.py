@@ -75,10 +75,14 @@ class Supervisor:
                 changed=self._note_changes,
             )
         for spec in own:
-            needs = [self._services[name] for name in spec.needs if name in self._services]
-            keeping = self._services[spec.name].keep(needs)
+            keeping = self._services[spec.name].keep(
+                self._own(spec.needs), self._own(spec.needs_at_first)
+            )
             self._keepers[spec.name] = self._group.create_task(keeping)
         return [spec.name for spec in own]
+
+    def _own(self, names: tuple[str, ...]) -> list[Service]:
+        return [self._services[name] for name in names if name in self._services]
 
     def reload(self) -> list[str]:
         """Read cluster.json again, run what is new in it, and try again at once what fails."""

@@ -17,6 +17,7 @@ from embedded import Home, home, is_running, outside, read_something, write_some
 from tensorcast.deploy import cluster, doctor
 from tensorcast.deploy.home import Layout, save_config
 from tensorcast.deploy.options import UpOptions
+from tensorcast.deploy.readiness import Refused
 from tensorcast.schema.errors import InvalidArgument, OutOfCapacity, Unavailable
 
 __all__ = ["home", "outside"]  # fixtures
@@ -226,3 +227,46 @@ def test_an_idle_cluster_is_small_and_quiet(home):
     pss_mib = sum(p.memory_full_info().pss for p in family) / 2**20
     assert pss_mib < 150
     assert used / 10 < 0.01
+
+
+REFUSES = """
+import sys
+print("2026-01-02 03:04:05,678 ERROR The log is another one. Restore it.", file=sys.stderr)
+sys.exit(1)
+"""
+
+
+def test_up_fails_at_once_and_stops_all_when_the_control_plane_refuses(home):
+    began = time.monotonic()
+    with pytest.raises(Refused) as caught:
+        home.up(controlplane_command=(sys.executable, "-c", REFUSES))
+    assert time.monotonic() - began < 10
+    assert str(caught.value).startswith("controlplane refuses to run: The log is another one. Rest")
+    # Movers would have added to a log that is not the cluster's.
+    assert not (home.layout.nodes / "n1" / "kept.json").exists()
+    assert cluster.status(home.home).state == "down"
+    assert home.up().state == "up"
+
+
+def test_up_of_a_running_cluster_stops_nothing_when_the_control_plane_refuses(home):
+    home.up()
+    good = Path(home.command[1]).read_text()
+    Path(home.command[1]).write_text(REFUSES)
+    psutil.Process(home.service("controlplane").pid).kill()
+    with pytest.raises(Refused):
+        home.up()
+    assert {home.service(name).state for name in ("nats", "postgres", "n1")} == {"up"}
+    Path(home.command[1]).write_text(good)
+    assert home.up().state == "up"
+
+
+def test_a_restarted_mover_does_not_wait_for_the_control_plane(home):
+    home.up()
+    good = Path(home.command[1]).read_text()
+    only_movers = "os.environ.get('TENSORCAST_NODE') or sys.exit(1)\n"
+    Path(home.command[1]).write_text(good.replace("node = os", only_movers + "node = os"))
+    psutil.Process(home.service("controlplane").pid).kill()
+    mover = home.service("n1").pid
+    psutil.Process(mover).kill()
+    home.wait_restarted("n1", old_pid=mover)
+    assert home.service("controlplane").state != "up"

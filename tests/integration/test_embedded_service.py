@@ -166,12 +166,12 @@ async def test_every_word_that_a_service_said_before_its_end_is_heard(tmp_path):
     )
     keeping = asyncio.create_task(service.keep(()))
     async with asyncio.timeout(20):
-        while service.pid is None:
+        while service.pid is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         # The loop may not read what it said before it learns of the end.
         _, status = os.waitpid(service.pid, 0)  # noqa: ASYNC222
         service.end(status)
-        while service.restarts == 0:
+        while service.restarts == 0:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert [told for told in heard if told] == ["one is not kept", "two is not kept"]
         reaping = asyncio.create_task(reap(service))

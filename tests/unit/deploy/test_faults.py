@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorcast.deploy.faults import explain_os_error, explained
-from tensorcast.schema.errors import OutOfCapacity, PermissionDenied, Unavailable
+from tensorcast.schema.errors import OutOfCapacity, PermissionDenied, TensorCastError, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from tensorcast.schema.errors import OutOfCapacity, PermissionDenied, Unavailabl
         (errno.EACCES, PermissionDenied),
         (errno.EROFS, PermissionDenied),
         (errno.EIO, Unavailable),
+        (errno.ENOENT, TensorCastError),
+        (errno.ENOTDIR, TensorCastError),
     ],
 )
 def test_kinds(number, kind):

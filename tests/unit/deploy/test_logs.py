@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorcast.deploy.logs import explain, last_meaningful_line
+from tensorcast.deploy.logs import explain, last_meaningful_line, last_sentence
 
 POSTGRES = """\
 2026-11-30 06:20:00.894 UTC [7938] LOG:  starting PostgreSQL 18.6
@@ -53,3 +53,20 @@ def test_last_meaningful_line(text, line):
 )
 def test_explain(line, words):
     assert words in explain(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-02 03:04:05,678 ERROR The log is another one.", "The log is another one."),
+        (
+            "2026-01-02 03:04:05,678 ERROR tensorcast.movers.main Another mover uses it.",
+            "Another mover uses it.",
+        ),
+        ("2026-01-02 03:04:05,678 INFO serving", ""),
+        ("Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'", ""),
+        ("", ""),
+    ],
+)
+def test_only_a_sentence_of_ours_is_a_last_sentence(text, expected):
+    assert last_sentence(text) == expected

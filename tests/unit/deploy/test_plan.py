@@ -46,6 +46,7 @@ def test_the_services_and_what_they_wait_for():
     assert list(specs) == ["nats", "postgres", "controlplane", "n1", "n2"]
     assert specs["controlplane"].needs == ("nats", "postgres")
     assert specs["n1"].needs == ("nats",)
+    assert specs["n1"].needs_at_first == ("controlplane",)
     assert specs["nats"].needs == specs["postgres"].needs == ()
 
 
