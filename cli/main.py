@@ -13,6 +13,7 @@ from typing import Annotated, Final, TextIO
 import typer
 from typer.main import get_command
 
+from tensorcast.cli.completion import answer, complete_contexts, find_request
 from tensorcast.cli.exits import Exit, Usage, exit_of
 from tensorcast.cli.groups import LazyGroup
 from tensorcast.cli.output import Answer, Flow, Format, Nothing
@@ -77,6 +78,7 @@ def root(
             "--context",
             metavar="NAME",
             callback=_take_context,
+            autocompletion=complete_contexts,
             expose_value=False,
             help="The cluster to talk to (default: the one of the last `tcctl up`).",
         ),
@@ -146,6 +148,9 @@ def main(arguments: Sequence[str] | None = None, world: World | None = None) -> 
 
 
 def _run(argv: list[str], session: Session) -> int:
+    if (request := find_request(argv)) is not None:
+        print(answer(request), file=session.world.out)
+        return Exit.DONE
     command = get_command(app)
     try:
         result: object = command.main(argv, prog_name="tcctl", standalone_mode=False, obj=session)
