@@ -87,13 +87,20 @@ def judge(findings: Findings) -> StatusInfo:
         state=_state(findings, problems),
         services=findings.services,
         last_seq=answer.last_seq if answer else None,
-        committed_seq=answer.committed_seq if answer else None,
+        committed_seq=_committed(answer),
         scheduled_seq=answer.scheduled_seq if answer else None,
         cluster=answer.cluster if answer else None,
         home=findings.home,
         nodes=answer.nodes if answer else (),
         problems=problems,
     )
+
+
+def _committed(answer: ClusterStatus | None) -> int | None:
+    """How far Postgres is; 0 with problems stands for "nobody can tell"."""
+    if answer is None or (answer.committed_seq == 0 and answer.problems):
+        return None
+    return answer.committed_seq
 
 
 def _state(findings: Findings, problems: tuple[str, ...]) -> State:

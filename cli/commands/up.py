@@ -147,16 +147,24 @@ def table_services(services: tuple[ServiceStatus, ...]) -> Table:
     )
 
 
+def describe_log(last: int | None, committed: int | None) -> str:
+    """How many events there are, and how many of them are in Postgres, as far as it is known."""
+    if last is None:
+        return ""
+    if committed is None:
+        return f"{last} events (how many of them are in Postgres is not known)"
+    return f"{last} events, {committed} of them in Postgres"
+
+
 def describe_status(info: StatusInfo) -> list[Block]:
     """State, positions, processes, nodes, and problems in words."""
-    last, committed = info.last_seq, info.committed_seq
     blocks: list[Block] = [
         Fields(
             (
                 ("state", info.state),
                 ("cluster", info.cluster or ""),
                 ("home", info.home or ""),
-                ("log", "" if last is None else f"{last} events, {committed} of them in Postgres"),
+                ("log", describe_log(info.last_seq, info.committed_seq)),
             )
         )
     ]

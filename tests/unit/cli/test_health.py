@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cli_samples import node
+from tensorcast.cli.commands.up import describe_log
 from tensorcast.cli.health import Findings, judge
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.schema.api import ClusterStatus
@@ -62,3 +64,10 @@ def test_positions_come_from_the_control_plane() -> None:
     info = judge(Findings(answer=answer()))
     assert (info.last_seq, info.committed_seq, info.cluster) == (9, 8, "default")
     assert judge(Findings(silence="x")).last_seq is None
+
+
+def test_a_position_that_nobody_can_tell_is_not_0() -> None:
+    silent = msgspec.structs.replace(answer("Postgres is away."), committed_seq=Seq(0))
+    info = judge(Findings(answer=silent))
+    assert (info.last_seq, info.committed_seq) == (9, None)
+    assert "is not known" in describe_log(info.last_seq, info.committed_seq)
