@@ -48,7 +48,8 @@ def write_safetensors(
     error nothing is left behind.
     """
     target = choose_file(path)
-    _check_free(target, force)
+    with _told(target):
+        _check_free(target, force)
     # The format's own writer puts wide dtypes first, which keeps all tensors aligned.
     ordered = sorted(selected, key=lambda item: (-DTYPE_BITS[item.spec.dtype], item.spec.name))
     header = write_header(
@@ -82,7 +83,8 @@ def choose_file(path: PathLike) -> Path:
     if text.endswith("/"):
         with _told(target):
             target.mkdir(parents=True, exist_ok=True)
-    return target / FILE_NAME if target.is_dir() else target
+    with _told(target):
+        return target / FILE_NAME if target.is_dir() else target
 
 
 def _check_free(target: Path, force: bool) -> None:
@@ -156,8 +158,8 @@ def _translate(error: OSError, target: Path) -> TensorCastError:
         return OutOfCapacity(
             f"There is no room for {target}.", hint="Free space on that disk, or choose another."
         )
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError) and not target.parent.is_dir():
         return NotFound(f"There is no folder {target.parent}.", hint="Make it first.")
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+    if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EROFS:
         return PermissionDenied(f"{target} cannot be written.", hint="Check its folder.")
     return InvalidArgument(f"{target} cannot be written: {error.strerror}.")

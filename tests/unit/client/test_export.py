@@ -22,6 +22,7 @@ from tensorcast.schema.errors import (
     InvalidArgument,
     NotFound,
     OutOfCapacity,
+    PermissionDenied,
 )
 from tensorcast.schema.safetensors import header_bytes, parse_header
 from tensorcast.schema.views import Slice, View, resolve
@@ -108,6 +109,22 @@ def test_a_file_is_replaced_only_by_force(tmp_path):
 def test_a_missing_folder_is_told(tmp_path):
     with pytest.raises(NotFound, match="There is no folder"):
         export_to(tmp_path / "no" / "out.safetensors")
+
+
+def test_a_folder_that_takes_no_files_is_told():
+    """/proc is there, but nobody can make a file in it."""
+    with pytest.raises(PermissionDenied, match="/proc/y cannot be written"):
+        export_to("/proc/y")
+
+
+@pytest.mark.parametrize("method", ["exists", "is_dir"])
+def test_a_folder_that_may_not_be_looked_into_is_told(tmp_path, monkeypatch, method):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(PermissionDenied, match="cannot be written"):
+        export_to(tmp_path / "y")
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
