@@ -16,9 +16,12 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
+from tensorcast.log.port import NoRoom
 from tensorcast.schema.errors import InvalidArgument, PermissionDenied, TensorCastError, Unavailable
 
 ANSWER_S_MAX: Final = 10.0
+FULL_DISK: Final = "Is its disk full? Make room, then restart it: until then it stores nothing."
+"""After a write that failed, JetStream keeps refusing, silently, until the server starts anew."""
 RECONNECT_PAUSE_S: Final = 0.1
 _CONNECT_S_MAX: Final = 2
 _FIRST: Final = asyncio.FIRST_COMPLETED
@@ -187,11 +190,19 @@ def parse_answer(payload: bytes, answer: type[T]) -> T:
 def explain(error: ApiError) -> TensorCastError:
     """The error that users see for a refusal that nobody handles."""
     text = f"JetStream refuses: {error.description} (code {error.err_code})."
+    if error.err_code in _NO_ROOM or "no space" in error.description:
+        return NoRoom(
+            f"The NATS server has no room for more events: {error.description}"
+            f" (code {error.err_code}).",
+            hint="Make room on its disk and restart it, or raise its JetStream limits.",
+        )
     if error.code >= 500 or error.err_code == _BATCH_INCOMPLETE:
-        return Unavailable(text, hint="Is its disk full? See the log of the NATS server.")
+        return Unavailable(text, hint=FULL_DISK)
     return InvalidArgument(text, hint="See the log of the NATS server.")
 
 
+_NO_ROOM: Final = frozenset({10002, 10023, 10028, 10047})
+"""Resources of the account, of the server, memory, storage."""
 _BATCH_INCOMPLETE: Final = 10176
 """A part of an atomic batch was lost on its way; nothing of it was stored."""
 
@@ -205,7 +216,11 @@ def _data_of(answer: asyncio.Future[Msg], place: str) -> bytes:
             hint="Raise its max_payload to 8 MB.",
         ) from error
     except (NatsError, TimeoutError, OSError) as error:
-        why = "JetStream is not there" if isinstance(error, NoRespondersError) else str(error)
+        why = (
+            "JetStream is not there: is its disk full?"
+            if isinstance(error, NoRespondersError)
+            else str(error)
+        )
         raise Unavailable(
             f"The NATS server at {place} does not answer ({why or 'no answer in time'}).",
             hint="It is tried again by itself; `tcctl status` says more.",

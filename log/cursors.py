@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorcast.log.jetstream import JetStreamLog
 
 _ATTEMPTS_MAX: Final = 10
+_ROOM: Final = "room"  # no reader has this name
 _IN_USE: Final = 10058
 _STALE: Final = 10071
 _UNSAFE: Final = re.compile(r"[^-/_a-zA-Z0-9]")
@@ -46,6 +47,14 @@ class JetStreamCursors:
             if seq <= current or await self._replace(reader, seq, revision):
                 return
         raise Conflict(f"The cursor of {reader!r} is moved by too many at once.")
+
+    async def check_room(self) -> None:
+        """As `Cursors.check_room`: writes one byte over the last one."""
+        await self._ensure_bucket()
+        try:
+            parse_answer(await self._connection.ask(self._subject(_ROOM), b"."), _Ack)
+        except Refused as refusal:
+            raise explain(refusal.error) from refusal
 
     async def _load(self, reader: str) -> tuple[Seq, int]:
         await self._ensure_bucket()

@@ -17,7 +17,7 @@ import msgspec
 from nats.aio.client import Client
 
 from tensorcast.log.batch import Entry, prepare, stale
-from tensorcast.log.connection import Connection, Refused, explain, parse_answer
+from tensorcast.log.connection import FULL_DISK, Connection, Refused, explain, parse_answer
 from tensorcast.log.creation import DUPLICATE_WINDOW_S, State, check_identity, open_log, read_state
 from tensorcast.log.cursors import JetStreamCursors
 from tensorcast.log.identity import now
@@ -26,7 +26,7 @@ from tensorcast.log.ordered import read_ordered
 from tensorcast.log.port import Stored
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
-from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.errors import Corrupt, Unavailable
 from tensorcast.schema.ids import Seq, parse_cluster
 from tensorcast.schema.subjects import log_name
 
@@ -91,6 +91,10 @@ class JetStreamLog:
             ack = await (self._publish(entries[0]) if len(entries) == 1 else self._commit(entries))
         except Refused as refusal:
             return await self._settle(entries, refusal)
+        except Unavailable as error:
+            if self.nats.is_connected:  # it answers everything but this
+                raise Unavailable(error.message, hint=FULL_DISK) from error
+            raise
         first = ack.seq - len(entries) + 1
         return tuple(Seq(first + offset) for offset in range(len(entries)))
 

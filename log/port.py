@@ -9,10 +9,16 @@ import msgspec
 
 from tensorcast.schema.codec import decode
 from tensorcast.schema.envelope import Draft, Recorded
+from tensorcast.schema.errors import OutOfCapacity, Unavailable
 from tensorcast.schema.ids import Seq
 
 APPEND_EVENTS_MAX = 1000
 """Most events of one append: what one atomic batch of JetStream takes."""
+
+
+class NoRoom(OutOfCapacity, Unavailable):
+    """The log has no room for more events; nothing was appended. Who waits for the log waits for
+    it as for one that is away; who is told hears that it is full."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -31,9 +37,9 @@ class Log(Protocol):
 
         Several drafts of one aggregate state the position before the append: each, or only the
         first. Raises Conflict when an aggregate has events after the `expected` position,
-        InvalidArgument when an event is too large or there are too many, Unavailable when the log
-        cannot be reached (the append may or may not have happened: repeat it with the same event
-        ids).
+        InvalidArgument when an event is too large or there are too many, NoRoom when the log is
+        full, Unavailable when it cannot be reached (the append may or may not have happened: repeat
+        it with the same event ids).
         An append whose event ids are all in the log already returns their positions: safe to
         repeat. When only some of them are, it is a Conflict.
         """
@@ -69,6 +75,10 @@ class Cursors(Protocol):
     async def load(self, reader: str) -> Seq: ...
 
     async def store(self, reader: str, seq: Seq) -> None: ...
+
+    async def check_room(self) -> None:
+        """Raises NoRoom when nothing more can be stored where log and cursors are, Unavailable."""
+        ...
 
 
 async def read_records(log: Log, *, after: Seq) -> AsyncIterator[tuple[Recorded, ...]]:

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from tensorcast.log.port import APPEND_EVENTS_MAX, Log
+from tensorcast.log.port import APPEND_EVENTS_MAX, Log, NoRoom
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.events import aggregate_of
@@ -19,6 +19,7 @@ from tensorcast.schema.ids import Seq
 
 LINGER_S = 0.001
 RETRY_S_MAX = 30.0
+TROUBLE_S = 60.0
 _PAUSE_S_FIRST = 0.05
 _PAUSE_S_MAX = 1.0
 
@@ -44,7 +45,7 @@ class Writer:
     """`append` as that of a log, merged with those of other callers while a batch is under way.
 
     Needs `run` in a task. When the log cannot be reached, a batch is repeated with the same event
-    ids for `retry_s`; then its callers get Unavailable.
+    ids for `retry_s`; then its callers get Unavailable. A log without room says so at once.
     """
 
     def __init__(
@@ -56,6 +57,15 @@ class Writer:
         self._waiting: deque[_Request] = deque()
         self._filled = asyncio.Event()
         self._closed = False
+        self._trouble: str | None = None
+        self._failed_s = 0.0
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the log took nothing at the last try, in words; None when it did, or when the last
+        try is so long ago that it says nothing."""
+        age_s = asyncio.get_running_loop().time() - self._failed_s
+        return self._trouble if age_s < TROUBLE_S else None
 
     async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
         """As `Log.append`."""
@@ -135,9 +145,13 @@ class Writer:
         pause_s = _PAUSE_S_FIRST
         while True:
             try:
-                return await self._log.append(drafts)
-            except Unavailable:
-                if loop.time() + pause_s > deadline:
+                seqs = await self._log.append(drafts)
+            except Unavailable as error:
+                self._trouble, self._failed_s = str(error), loop.time()
+                if isinstance(error, NoRoom) or loop.time() + pause_s > deadline:
                     raise
+            else:
+                self._trouble = None
+                return seqs
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.log import cordoned, draft
 from tensorcast.log.memory import MemoryLog
-from tensorcast.log.port import APPEND_EVENTS_MAX
+from tensorcast.log.port import APPEND_EVENTS_MAX, NoRoom
 from tensorcast.log.writer import Writer
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
@@ -145,3 +145,23 @@ async def test_those_who_wait_when_it_stops_are_told():
         await waiting
     with pytest.raises(Unavailable):
         await writer.append([draft(cordoned("n1"))])
+
+
+async def test_a_full_log_is_told_at_once():
+    class Full(MemoryLog):
+        async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
+            raise NoRoom("It has no room.")
+
+    async with writing(Full()) as writer, asyncio.timeout(1):
+        with pytest.raises(NoRoom):
+            await writer.append([draft(cordoned("n1"))])
+        assert writer.trouble == "It has no room."
+
+
+async def test_trouble_is_over_with_the_next_append():
+    async with writing(Watched(failures=1), retry_s=0.0) as writer:
+        with pytest.raises(Unavailable):
+            await writer.append([draft(cordoned("n1"))])
+        assert writer.trouble == "gone"
+        await writer.append([draft(cordoned("n1"))])
+        assert writer.trouble is None
