@@ -1,8 +1,9 @@
 """`python -m tensorcast.controlplane.main`: the process of the control plane.
 
 It waits for NATS and Postgres, brings the database up to date when it is the one that writes it,
-starts the services, and says when it is ready. It stops at SIGTERM. When a service breaks, the
-process ends, so that its supervisor starts it anew: no state is lost, there is none.
+makes sure that the log and the database belong together, starts the services, and says when it is
+ready. It stops at SIGTERM. When a service breaks, the process ends, so that its supervisor starts
+it anew: no state is lost, there is none.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from tensorcast.controlplane.notify import Supervisor
 from tensorcast.controlplane.services.api import run_api
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_postgres import PostgresHistory
+from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
+from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.services.scheduler import run_scheduler
 from tensorcast.controlplane.services.timers import run_timers
 from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
@@ -30,7 +33,7 @@ from tensorcast.controlplane.store.migrate import migrate
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.writer import Writer
-from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
+from tensorcast.schema.errors import Corrupt, InvalidArgument, TensorCastError, Unavailable
 
 START_S_MAX = 60.0
 CONNECT_S_MAX = 3.0
@@ -107,6 +110,7 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
         if "persister" in settings.services:
             supervisor.tell(status="bringing the database up to date")
             await migrate(settings.postgres_url, timeout_s=START_S_MAX)
+            await _refuse_another_log(settings, log, supervisor)
         desk = _make_desk(settings, log, owned)
         listening = asyncio.Event()
         tasks = await owned.enter_async_context(asyncio.TaskGroup())
@@ -122,6 +126,18 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
         supervisor.tell(state="READY=1", status=f"serving {names}")
 
 
+async def _refuse_another_log(
+    settings: Settings, log: JetStreamLog, supervisor: Supervisor
+) -> None:
+    """Raises Corrupt, having told the supervisor, when the log is not the one whose events Postgres
+    has: nobody may write to it."""
+    try:
+        await check_start(log, settings.postgres_url)
+    except Corrupt as error:
+        supervisor.tell(status=str(error))
+        raise
+
+
 def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> Desk:
     """What the services share; closed with `owned`."""
     engine = make_engine(settings.postgres_url or NOWHERE, name="tensorcast api")
@@ -133,6 +149,7 @@ def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> 
         cursors=JetStreamCursors(log),
         history=PostgresHistory(engine),
         heartbeats=Heartbeats(asyncio.get_running_loop().time),
+        progress=Progress(),
     )
 
 
@@ -145,7 +162,7 @@ def _services(
     if chosen & {"timers", "api"}:
         yield desk.heartbeats.run(log.nats, settings.cluster)
     if "persister" in chosen:
-        yield run_persister(log, settings.postgres_url)
+        yield run_persister(log, settings.postgres_url, desk.progress)
     if "scheduler" in chosen:
         yield run_scheduler(log, writer, desk.cursors, follower=follower)
     if "timers" in chosen:

@@ -10,6 +10,7 @@ from datetime import datetime
 from tensorcast.controlplane.services.api_answers import describe_event
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.queries import About
 from tensorcast.log.execute import execute
 from tensorcast.log.follower import Follower
@@ -109,6 +110,7 @@ class Rig:
         self.cursors = MemoryCursors()
         self.history = MemoryHistory(self.log)
         self.heartbeats = Heartbeats(self.clock)
+        self.progress = Progress()
         self.desk = Desk(
             cluster="default",
             writer=self.writer,
@@ -116,6 +118,7 @@ class Rig:
             cursors=self.cursors,
             history=self.history,
             heartbeats=self.heartbeats,
+            progress=self.progress,
         )
 
     @property

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from tensorcast.controlplane.services.persister import Progress, run_persister
+from tensorcast.controlplane.services.persister import run_persister
+from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.load import fold, load_view
 from tensorcast.controlplane.store.migrate import migrate

@@ -13,9 +13,10 @@ async def run_command(desk: Desk, request: Execute) -> Executed:
     """Checks a command against the newest view, decides it and appends its events as one.
 
     Raises what `admit` and `decide` raise; a refusal is never based on a view that is older than
-    the log was when the request came.
+    the log was when the request came. Unavailable while the persister refuses the log.
     """
     check_actor(request.actor)
+    desk.check_changeable()
     try:
         commands = admit(desk.follower.view, request.command, force=request.force)
     except TensorCastError:

@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Protocol
 
 from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.queries import About
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors
 from tensorcast.log.writer import Writer
 from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, EventInfo
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.errors import Timeout
+from tensorcast.schema.errors import Timeout, Unavailable
 from tensorcast.schema.ids import Seq
 
 AFTER_S_MAX = 10.0
@@ -55,6 +56,13 @@ class Desk:
     cursors: Cursors
     history: History
     heartbeats: Heartbeats
+    progress: Progress
+
+    def check_changeable(self) -> None:
+        """Raises Unavailable while the log is not the one whose events Postgres has."""
+        refusal = self.progress.refusal
+        if refusal is not None:
+            raise Unavailable(f"Nothing can be changed. {refusal.message}", hint=refusal.hint)
 
     async def view_after(self, seq: Seq) -> ClusterView:
         """The view once it includes event `seq`. Raises Timeout."""

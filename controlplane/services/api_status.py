@@ -2,50 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Iterator
+from typing import TypeVar
 
+from tensorcast.controlplane.core.view import replicas_of
 from tensorcast.controlplane.services.api_answers import describe_nodes
 from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.continuity import REMEDY
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.scheduler import READER
+from tensorcast.schema.aggregates.artifact import ArtifactStatus
 from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.api import Ask, ClusterStatus
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.errors import Timeout, Unavailable
-from tensorcast.schema.ids import Seq
+from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.ids import ArtifactId, Seq
 
 SILENT_S = 3.0
 LAG_EVENTS = 5000
 FULL_FRACTION = 0.95
+NAMED_MAX = 3
+"""So many artifacts are named in one sentence."""
+
+T = TypeVar("T")
 
 
 async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
-    """Positions of the log, of Postgres and of the schedulers; the nodes; problems in words."""
-    last = await desk.writer.last_seq()
-    scheduled = await desk.cursors.load(READER)
+    """Positions of the log, of Postgres and of the schedulers; the nodes; problems in words. It is
+    answered whatever is away: what cannot be asked is a problem, and its position 0."""
     view = desk.follower.view
     problems: list[str] = []
-    try:
-        committed = await desk.history.committed_seq()
+    _, committed, scheduled = await asyncio.gather(
+        _answer_of(desk.cursors.check_room(), problems),
+        _answer_of(desk.history.committed_seq(), problems),
+        _answer_of(desk.cursors.load(READER), problems),
+    )
+    if desk.writer.trouble is not None:
+        problems.append(f"The log takes no events: {desk.writer.trouble}")
+    if desk.progress.problem is not None:
+        problems.append(f"The persister does not copy: {desk.progress.problem}")
+    last = await _answer_of(desk.writer.last_seq(), problems)
+    if last is not None:
         problems.extend(_lag("The persister", last, committed))
-    except (Unavailable, Timeout) as error:
-        committed = Seq(0)
-        problems.append(str(error))
-    problems.extend(_lag("The scheduler", last, scheduled))
+        problems.extend(_lag("The scheduler", last, scheduled))
     problems.extend(find_problems(view, desk.heartbeats))
+    problems.extend(find_losses(view))
     return ClusterStatus(
         cluster=desk.cluster,
-        last_seq=last,
-        committed_seq=committed,
-        scheduled_seq=scheduled,
+        last_seq=view.at if last is None else last,
+        committed_seq=committed or Seq(0),
+        scheduled_seq=scheduled or Seq(0),
         nodes=describe_nodes(view),
-        problems=tuple(problems),
+        problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def _lag(who: str, last: Seq, seen: Seq) -> Iterator[str]:
-    if last - seen > LAG_EVENTS:
+async def _answer_of(question: Awaitable[T], problems: list[str]) -> T | None:
+    """The answer; None when there is none. Modifies `problems`."""
+    try:
+        return await question
+    except TensorCastError as error:
+        problems.append(str(error))
+        return None
+
+
+def _lag(who: str, last: Seq, seen: Seq | None) -> Iterator[str]:
+    if seen is None:
+        return
+    if seen > last:
+        yield f"{who} has seen event {seen}, but the log ends at {last}. {REMEDY}"
+    elif last - seen > LAG_EVENTS:
         yield f"{who} is {last - seen} events behind."
+
+
+def find_losses(view: ClusterView) -> Iterator[str]:
+    """The artifacts of which no node has a complete replica, not even one that is away."""
+    lost = [
+        artifact
+        for artifact, found in view.artifacts.items()
+        if found.status is ArtifactStatus.SEALED and not _is_somewhere(view, artifact)
+    ]
+    if lost:
+        names = ", ".join(_name(view, artifact) for artifact in sorted(lost)[:NAMED_MAX])
+        more = ", ..." if len(lost) > NAMED_MAX else ""
+        whose = "1 artifact is" if len(lost) == 1 else f"{len(lost)} artifacts are"
+        yield f"{whose} complete nowhere: {names}{more}. Put the bytes again, or remove it."
+
+
+def _is_somewhere(view: ClusterView, artifact: ArtifactId) -> bool:
+    whole = (ReplicaStatus.READY, ReplicaStatus.EVICTING)
+    return any(replica.status in whole for replica in replicas_of(view, artifact))
+
+
+def _name(view: ClusterView, artifact: ArtifactId) -> str:
+    keys = sorted(view.keys_by_artifact.get(artifact, ()))
+    return f"{artifact} ({keys[0]})" if keys else artifact
 
 
 def find_problems(view: ClusterView, heartbeats: Heartbeats) -> Iterator[str]:

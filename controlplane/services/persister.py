@@ -18,6 +18,8 @@ import msgspec
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.services.continuity import check_continuity
+from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.cells import as_uuid
 from tensorcast.controlplane.store.engine import brief, connecting, make_engine
 from tensorcast.controlplane.store.load import load_view
@@ -34,7 +36,6 @@ from tensorcast.log.port import Log, Stored
 from tensorcast.schema.cluster import ClusterView, State, project
 from tensorcast.schema.errors import Conflict, Corrupt, TensorCastError
 from tensorcast.schema.events import UnknownEvent, aggregate_of
-from tensorcast.schema.ids import Seq
 
 BATCH_EVENTS_MAX: Final = 1000
 _PAUSE_S_FIRST: Final = 0.1
@@ -44,21 +45,11 @@ _HOPELESS_PAUSE_S: Final = 10.0
 _logger = logging.getLogger(__name__)
 
 
-class Progress:
-    """What a persister tells others in its process: how far it is, whether it is the one that
-    writes, and in one sentence what keeps it from going on (None: nothing)."""
-
-    def __init__(self) -> None:
-        self.committed_seq = Seq(0)
-        self.is_active = False
-        self.problem: str | None = None
-
-
 async def run_persister(log: Log, postgres_url: str, progress: Progress | None = None) -> None:
     """Copies for ever. The database must be migrated.
 
     Postgres or NATS away: it waits and goes on where it stood. A log that is not the one whose
-    events Postgres has is never copied: that is in `progress.problem` until somebody mends it.
+    events Postgres has is never copied: it is in `progress.refusal` until somebody mends it.
     """
     progress = Progress() if progress is None else progress
     engine = make_engine(postgres_url, name="tensorcast persister", pooled=False)
@@ -69,12 +60,16 @@ async def run_persister(log: Log, postgres_url: str, progress: Progress | None =
             try:
                 async with connecting(engine) as connection:
                     await _copy(log, connection, progress)
+            except Corrupt as error:
+                _report(progress, error)
+                progress.refusal = error
+                pause_s = _HOPELESS_PAUSE_S
             except TensorCastError as error:
                 _report(progress, error)
                 hopeful = error.retryable or isinstance(error, Conflict)
                 pause_s = pause_s if hopeful else _HOPELESS_PAUSE_S
             except (DBAPIError, asyncpg.PostgresError) as error:
-                _report(progress, Corrupt(f"Postgres refuses to write: {brief(error)}."))
+                _report(progress, TensorCastError(f"Postgres refuses to write: {brief(error)}."))
                 pause_s = _HOPELESS_PAUSE_S
             if progress.committed_seq > before:
                 pause_s = _PAUSE_S_FIRST
@@ -99,6 +94,7 @@ async def _copy(log: Log, connection: AsyncConnection, progress: Progress) -> No
         await asyncio.sleep(_STANDBY_POLL_S)
     position = await load_position(connection)
     await check_continuity(log, position)
+    progress.refusal = None
     view = await load_view(connection, position)
     progress.committed_seq = position.seq
     progress.is_active = True
@@ -109,30 +105,6 @@ async def _copy(log: Log, connection: AsyncConnection, progress: Progress) -> No
             await write_batch(connection, batch)
             position = batch.last
             progress.committed_seq = position.seq
-
-
-async def check_continuity(log: Log, position: Position) -> None:
-    """Makes sure that the log is the one whose events Postgres has. Raises Corrupt when it is not,
-    Unavailable when the log cannot be asked.
-
-    A log that was made anew gives the old positions to other events: to go on from `position`
-    would mix two histories.
-    """
-    if position.seq == 0:
-        return
-    last = await log.last_seq()
-    stored = await log.read_one(position.seq) if last >= position.seq else None
-    if stored is None:
-        what = f"ends at event {last}, but Postgres has {position.seq} events of it"
-    elif as_uuid(read_event(stored, now()).id) != position.event_id:
-        what = f"has another event at position {position.seq} than Postgres"
-    else:
-        return
-    raise Corrupt(
-        f"The log {what}: it was lost and made anew, or it belongs to another cluster.",
-        hint="Nothing is written. Restore the data of the NATS server, or give the control plane"
-        " an empty database.",
-    )
 
 
 def prepare_batch(

@@ -12,13 +12,15 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from tensorcast.schema.errors import InvalidArgument, PermissionDenied, Unavailable
+from tensorcast.schema.errors import InvalidArgument, OutOfCapacity, PermissionDenied, Unavailable
 
 CONNECT_S_MAX: Final = 10
 STATEMENT_S_MAX: Final = 120
 POOL_CONNECTIONS_MAX: Final = 8
 _TRANSIENT: Final = frozenset({"08", "40", "53", "57", "58"})
 """Classes of SQLSTATE that a later try can mend: connection, rollback, resources, operator."""
+
+_DISK_FULL: Final = "53100"
 
 
 def parse_url(url: str) -> URL:
@@ -62,7 +64,8 @@ def make_engine(url: str, *, name: str, pooled: bool = True) -> AsyncEngine:
 @asynccontextmanager
 async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """A connection for as long as the block lasts. What fails because Postgres is away, in the
-    block as well, is raised as Unavailable; a user whom it does not let in as PermissionDenied."""
+    block as well, is raised as Unavailable; a user whom it does not let in as PermissionDenied; a
+    full disk as OutOfCapacity."""
     try:
         async with engine.connect() as connection:
             yield connection
@@ -74,6 +77,11 @@ async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             ) from error
         if not is_transient(error):
             raise
+        if is_full(error):
+            raise OutOfCapacity(
+                f"Postgres at {place(engine)} has no room left ({brief(error)}).",
+                hint="Make room on its disk.",
+            ) from error
         raise Unavailable(
             f"Postgres at {place(engine)} cannot be reached ({brief(error)}).",
             hint="Is it running? `tcctl status` says.",
@@ -84,6 +92,12 @@ def is_refusal(error: Exception) -> bool:
     """Whether Postgres does not let this user in."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     return str(getattr(origin, "sqlstate", "")).startswith("28")
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the disk of Postgres is full."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(origin, "sqlstate", None) == _DISK_FULL
 
 
 def is_transient(error: Exception) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from controlplanes import ControlPlane, open_hand
 from tensorcast.schema import api, commands
 from tensorcast.schema.errors import TensorCastError, Unavailable
-from tensorcast.schema.ids import Key
+from tensorcast.schema.ids import Key, Seq
 
 pytestmark = pytest.mark.slow
 
@@ -89,3 +89,23 @@ async def _surely_put(hand):
         except TensorCastError:
             await asyncio.sleep(0.25)
     raise AssertionError("the log did not come back")
+
+
+async def test_a_log_that_was_made_anew_is_refused_before_anything_serves(
+    plane, nats_server, postgres_url
+):
+    await plane.start()
+    async with open_hand(nats_server.url) as hand:
+        await hand.join("n1", "n2")
+        await hand.ask("audit.log", api.AuditQuery(after=Seq(2)), object)  # Postgres has them
+    assert plane.end() == 0
+    nats_server.kill()
+    nats_server.forget()
+    nats_server.start()
+    with pytest.raises(AssertionError):
+        await plane.start()
+    assert plane.process is not None
+    assert plane.process.returncode == 1
+    assert "The log ends at event 0, but Postgres has 2 events of it" in plane.log_text()
+    assert "tcctl down --purge" in plane.log_text()
+    assert "Traceback" not in plane.log_text()

@@ -24,6 +24,7 @@ from stores import (
     stored_view,
     until,
 )
+from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.store import queries
 from tensorcast.controlplane.store.load import fold, rebuild
 from tensorcast.controlplane.store.queries import About
@@ -35,7 +36,7 @@ from tensorcast.log.port import Stored
 from tensorcast.schema.api import AuditQuery
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import decode, decode_event
-from tensorcast.schema.errors import Conflict, Timeout, Unavailable
+from tensorcast.schema.errors import Conflict, Corrupt, Timeout, Unavailable
 from tensorcast.schema.events import AggregateKind, aggregate_of
 from tensorcast.schema.ids import Seq
 
@@ -141,11 +142,16 @@ async def test_a_log_that_was_made_anew_is_never_mixed_in(database, engine):
         async with persisting(other, database) as progress:
             await until(lambda: progress.problem is not None)
             assert complaint in progress.problem
-            assert "Nothing is written" in progress.problem
+            assert "Restore the NATS folder" in progress.problem
+            assert progress.refusal is not None
             assert not progress.is_active
         assert await rows_of(engine) == before
+        with pytest.raises(Corrupt, match=complaint):
+            await check_start(other, database)
+    await check_start(log, database)
     async with persisting(log, database) as progress:
         await committed(progress, 5)
+        assert progress.refusal is None
 
 
 async def test_another_event_at_a_position_is_never_dropped_in_silence(database, engine):

@@ -8,6 +8,7 @@ from tensorcast.schema import api, commands
 from tensorcast.schema.api import parse_reply
 from tensorcast.schema.errors import (
     Conflict,
+    Corrupt,
     InvalidArgument,
     NotFound,
     PermissionDenied,
@@ -272,3 +273,13 @@ async def test_replicas_are_waited_for(rig):
     gone = msgspec.structs.replace(wait, artifact=ArtifactId("f" * 40))
     with pytest.raises(NotFound):
         await ask(rig, "replicas.wait", gone, object)
+
+
+async def test_nothing_is_changed_while_the_log_is_refused(rig):
+    pin = commands.PinArtifact(artifact=A)
+    rig.progress.problem = "Postgres cannot be reached."
+    assert await run(rig, pin), "that Postgres is away keeps nobody from working"
+    rig.progress.refusal = Corrupt("The log ends at event 3.", hint="Restore it.")
+    with pytest.raises(Unavailable, match=r"Nothing can be changed. The log ends .* Restore it"):
+        await run(rig, commands.UnpinArtifact(artifact=A))
+    assert (await ask(rig, "artifact.show", show("k"), api.ArtifactInfo)).pinned

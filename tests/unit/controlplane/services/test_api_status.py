@@ -1,8 +1,14 @@
-from rigs import Clock
-from tensorcast.controlplane.services.api_status import find_problems
+import asyncio
+
+import pytest
+
+from rigs import Clock, running_rig
+from tensorcast.controlplane.services.api_status import find_losses, find_problems, show_status
 from tensorcast.controlplane.services.heartbeats import Heartbeats
-from tensorcast.schema.events import NodeLost
-from tensorcast.schema.ids import Epoch, NodeId
+from tensorcast.log.port import NoRoom
+from tensorcast.schema.api import Ask
+from tensorcast.schema.events import ArtifactRemoved, KeyMoved, NodeLost, ReplicaLost
+from tensorcast.schema.ids import Epoch, Key, NodeId, Seq
 from worlds import World
 
 
@@ -21,3 +27,62 @@ def test_problems_are_said_in_words():
     ]
     world.then(NodeLost(node=NodeId("n1"), epoch=Epoch(1), silent_s=5))
     assert next(find_problems(world.view, heard)).startswith("Node n1 is lost")
+
+
+@pytest.fixture
+async def rig():
+    async with running_rig() as rig:
+        yield rig
+
+
+async def problems_of(rig):
+    return (await show_status(rig.desk, Ask())).problems
+
+
+async def test_what_keeps_the_persister_from_copying_is_a_problem(rig):
+    rig.progress.problem = "Postgres has no room left."
+    assert await problems_of(rig) == ("The persister does not copy: Postgres has no room left.",)
+
+
+async def test_a_log_behind_what_was_seen_of_it_is_a_problem(rig):
+    rig.history.lag = -30
+    await rig.cursors.store("scheduler", Seq(20))
+    first, second = await problems_of(rig)
+    assert first.startswith("The persister has seen event 30, but the log ends at 0. Restore")
+    assert second.startswith("The scheduler has seen event 20")
+
+
+async def test_a_full_log_is_a_problem_and_status_is_answered(rig, monkeypatch):
+    async def refuse():
+        raise NoRoom("The NATS server has no room.")
+
+    monkeypatch.setattr(rig.cursors, "check_room", refuse)
+    async with asyncio.timeout(5):
+        assert await problems_of(rig) == ("The NATS server has no room.",)
+
+
+def lose(world, artifact, node):
+    replica = world.view.replicas[world.replica(artifact, node)]
+    world.then(ReplicaLost(replica=replica.id, epoch=Epoch(1), detail="as the test wants it"))
+
+
+def test_artifacts_that_are_nowhere_are_counted_and_named():
+    world = World()
+    for name in ("n1", "n2"):
+        world.node(name)
+    kept = world.artifact("kept", "n1")
+    world.then(NodeLost(node=NodeId("n1"), epoch=Epoch(1), silent_s=5))
+    assert list(find_losses(world.view)) == [], f"{kept} may come back with its node"
+    a = world.artifact("a", "n2")
+    lose(world, a, "n2")
+    world.filling(a, "n2")
+    world.then(KeyMoved(key=Key("k"), artifact=a, previous=None, version=1))
+    (told,) = find_losses(world.view)
+    assert told.startswith(f"1 artifact is complete nowhere: {a} (k).")
+    others = [world.artifact(name) for name in "bcde"]
+    (told,) = find_losses(world.view)
+    assert told.startswith("5 artifacts are complete nowhere: ")
+    assert ", ..." in told
+    for artifact in (a, *others):
+        world.then(ArtifactRemoved(artifact=artifact))
+    assert list(find_losses(world.view)) == []

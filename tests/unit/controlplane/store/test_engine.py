@@ -4,8 +4,14 @@ import asyncpg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from tensorcast.controlplane.store.engine import is_transient, make_engine, parse_url, place
-from tensorcast.schema.errors import InvalidArgument
+from tensorcast.controlplane.store.engine import (
+    connecting,
+    is_transient,
+    make_engine,
+    parse_url,
+    place,
+)
+from tensorcast.schema.errors import InvalidArgument, OutOfCapacity
 
 
 @pytest.mark.parametrize(
@@ -70,3 +76,15 @@ def test_what_time_can_mend(error):
 def test_what_time_cannot_mend(error):
     assert not is_transient(error)
     assert not is_transient(wrapped(error))
+
+
+async def test_a_full_disk_is_told_as_such():
+    class Full:
+        url = make_engine("postgresql://ada@db/tc", name="t").url
+
+        def connect(self):
+            raise wrapped(asyncpg.DiskFullError("could not extend file: No space left on device"))
+
+    with pytest.raises(OutOfCapacity, match=r"Postgres at db.* no room left .*No space left on"):
+        async with connecting(Full()):
+            pass

@@ -1,0 +1,18 @@
+"""What the persister tells the rest of its process."""
+
+from __future__ import annotations
+
+from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.ids import Seq
+
+
+class Progress:
+    """How far the persister is, whether it is the one that writes, and in one sentence what keeps
+    it from going on (`problem`; None: nothing). `refusal` is there as long as the log is not the
+    one whose events Postgres has: until then nothing may be added to it."""
+
+    def __init__(self) -> None:
+        self.committed_seq = Seq(0)
+        self.is_active = False
+        self.problem: str | None = None
+        self.refusal: Corrupt | None = None
