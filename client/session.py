@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.context import Context, resolve_context
@@ -27,6 +27,7 @@ from tensorcast.client.replication import replicate, verify, wait_for_artifact
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
 from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
 from tensorcast.schema.tensors import Index, TensorSpec
 from tensorcast.schema.views import Selected, View, resolve
@@ -42,6 +43,13 @@ T = TypeVar("T")
 GET_S = 300.0
 THREADS_MAX = 8
 INLINE_TENSORS_MAX = 1000
+
+
+class Written(NamedTuple):
+    """A file, and the artifact whose bytes it has."""
+
+    artifact: ArtifactId
+    path: str
 
 
 def connect_async(
@@ -184,14 +192,31 @@ class AsyncClient:
         The file appears whole or not at all. Raises InvalidArgument when it exists and not
         `force`, OutOfCapacity when the disk is full, and as `get`.
         """
+        written = await self.write_file(
+            what, path, view=view, force=force, progress=progress, timeout=timeout
+        )
+        return written.path
+
+    async def write_file(
+        self,
+        what: What,
+        path: PathLike,
+        *,
+        view: View | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+        timeout: float = GET_S,
+    ) -> Written:
+        """As `export`; also tells which artifact it was."""
         part = view_of(view)
         grant, memory = await self.grant(what, timeout=timeout)
         selected = resolve(part, grant.manifest.index)
-        return await self.run(
+        target = await self.run(
             lambda stop: write_safetensors(
                 memory, selected, path, force=force, stop=stop, progress=progress
             )
         )
+        return Written(grant.artifact, target)
 
     async def grant(
         self, what: What, *, timeout: float = GET_S
@@ -235,11 +260,17 @@ class AsyncClient:
         return await replicate(self.api, what, to=to, tier=tier)
 
     async def verify(
-        self, what: What, *, node: str | None = None, timeout: float | None = None
+        self,
+        what: What,
+        *,
+        node: str | None = None,
+        timeout: float | None = None,
+        check: bool = True,
     ) -> tuple[AsyncOperation, ...]:
         """Has all replicas of an artifact (or those on `node`) checked against their digests, and
-        waits for it. Raises Corrupt when bytes do not match, NotFound without a replica."""
-        return await verify(self.api, what, node=node, timeout=timeout)
+        waits for it. Raises Corrupt when bytes do not match (without `check` all operations are
+        returned, those that failed too), NotFound without a replica, Timeout."""
+        return await verify(self.api, what, node=node, timeout=timeout, check=check)
 
     async def wait(self, what: What, *, timeout: float = 60.0) -> AsyncArtifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""

@@ -141,6 +141,7 @@ class Operation(_Facade[AsyncOperation]):
 
     refresh = _waited(AsyncOperation.refresh)
     wait = _waited(AsyncOperation.wait)
+    settle = _waited(AsyncOperation.settle)
     cancel = _waited(AsyncOperation.cancel)
     events = _waited(AsyncOperation.events)
 
@@ -248,6 +249,7 @@ class Client(_Facade[AsyncClient]):
     get = _waited(AsyncClient.get)
     get_into = _waited(AsyncClient.get_into)
     export = _waited(AsyncClient.export)
+    write_file = _waited(AsyncClient.write_file)
     artifacts = _waited(AsyncClient.artifacts)
     stats = _waited(AsyncClient.stats)
 
@@ -285,10 +287,16 @@ class Client(_Facade[AsyncClient]):
         return Replication(self._portal, self._portal.run(work))
 
     def verify(
-        self, what: What, *, node: str | None = None, timeout: float | None = None
+        self,
+        what: What,
+        *,
+        node: str | None = None,
+        timeout: float | None = None,
+        check: bool = True,
     ) -> tuple[Operation, ...]:
         """As `AsyncClient.verify`."""
-        found = self._portal.run(self._inner.verify(what, node=node, timeout=timeout))
+        work = self._inner.verify(what, node=node, timeout=timeout, check=check)
+        found = self._portal.run(work)
         return tuple(Operation(self._portal, operation) for operation in found)
 
     def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> Lease:

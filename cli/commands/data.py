@@ -153,19 +153,19 @@ def get(
     timeout_s = parse_seconds(timeout)
     with session.client(node) as client, session.progress("get") as bar:
         begin = time.monotonic()
-        path = client.export(
+        written = client.write_file(
             what, target, view=part, force=force, progress=bar.advance_to, timeout=timeout_s
         )
         took_s = time.monotonic() - begin
-    size_bytes = os.stat(path).st_size
+    size_bytes = os.stat(written.path).st_size
     info = GetInfo(
-        artifact=what,
-        path=path,
+        artifact=written.artifact,
+        path=written.path,
         bytes=size_bytes,
         seconds=round(took_s, 6),
         bytes_per_s=round(size_bytes / took_s, 1) if took_s else 0.0,
     )
-    return Answer(data=info, blocks=lambda: (_describe_get(info),), brief=(path,))
+    return Answer(data=info, blocks=lambda: (_describe_get(info),), brief=(info.path,))
 
 
 @app.command()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cli_samples import ART, FAULT, OPERATION, Answers, FakeClient, Tcctl, artifact, operation
+from tensorcast.client.session import Written
 from tensorcast.schema.api import ReplicasProgress
 from tensorcast.schema.errors import Conflict, InvalidArgument, Timeout, Unavailable
 from tensorcast.schema.ids import EventId, NodeId
@@ -48,10 +49,11 @@ def test_put_to_a_key_of_somebody_else_is_a_conflict(tcctl: Tcctl) -> None:
 def test_get(tcctl: Tcctl, tmp_path: Path) -> None:
     path = tmp_path / "out.safetensors"
     path.write_bytes(b"x" * 100)
-    tcctl.client = FakeClient(export=str(path))
+    tcctl.client = FakeClient(write_file=Written(ART, str(path)))
     line = ["get", "k", str(path), "--view", "names=w", "--force", "--timeout", "9"]
     run = tcctl(*line, "-o", "json")
     assert (run.code, run.data["bytes"], run.data["path"]) == (0, 100, str(path))
+    assert run.data["artifact"] == ART
     (_, called, options) = tcctl.client.calls[0]
     assert called == ("k", str(path))
     assert (options["view"], options["force"], options["timeout"]) == (View.tensors("w"), True, 9)
@@ -62,7 +64,7 @@ def test_get_with_a_view_that_makes_no_sense(tcctl: Tcctl) -> None:
 
 
 def test_get_over_a_file_that_exists(tcctl: Tcctl) -> None:
-    tcctl.client = FakeClient(export=InvalidArgument("It exists.", hint="Use --force."))
+    tcctl.client = FakeClient(write_file=InvalidArgument("It exists.", hint="Use --force."))
     assert tcctl("get", "k", "x").code == 2
 
 
