@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.holdings import operation_making
+from tensorcast.movers.damage import explain_disk, report_damage
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.pulls import Moved, Puller
@@ -22,9 +23,9 @@ from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.base import Tier as Store
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.commands import Command, CorruptReplica
+from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError
-from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier, replica_id
+from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier
 from tensorcast.schema.tensors import Manifest
 
 Check = Callable[[Artifact], None]
@@ -153,25 +154,25 @@ class Fills:
             )
 
     async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:
-        async with self._disk_locks.alone(resident.id):
-            good = await in_thread(
-                load_segment, self._disk, resident.id, resident.manifest, resident.segment
-            )
+        try:
+            async with self._disk_locks.alone(resident.id):
+                good = await in_thread(
+                    load_segment, self._disk, resident.id, resident.manifest, resident.segment
+                )
+        except (Corrupt, NotFound) as error:  # the file as a whole
+            report = explain_disk(error, resident.id, resident.manifest, self._life)
+            self._residents.set_on_disk(resident.id, None)
+            await self._reporter.report([report], cause)
+            raise Corrupt(report.detail, artifact=resident.id, node=self._life.node) from error
         self._residents.add_chunks(resident, good)
         damaged = ChunkSet.full(resident.manifest.chunks_total) - good
         if not damaged.ranges:
             return Moved(resident.manifest.size_bytes, {"disk": resident.manifest.size_bytes})
-        detail = f"{len(damaged)} chunks on disk do not match their digests"
-        corrupt = CorruptReplica(
-            replica=replica_id(resident.id, self._life.node, Tier.DISK),
-            epoch=self._life.epoch,
-            chunks=damaged,
-            detail=detail,
-        )
+        corrupt = report_damage(damaged, resident.id, resident.manifest, self._life)
         self._residents.set_on_disk(resident.id, None)
         commands = [filled(resident, good, self._life)] if good.ranges else []
         await self._reporter.report([corrupt, *commands], cause)
-        raise Corrupt(f"{detail}.", artifact=resident.id, node=self._life.node)
+        raise Corrupt(corrupt.detail, artifact=resident.id, node=self._life.node)
 
 
 def load_segment(

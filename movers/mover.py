@@ -18,10 +18,10 @@ from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
 from tensorcast.movers.agent import Agent
 from tensorcast.movers.fills import Fills
-from tensorcast.movers.hibernation import hibernate
+from tensorcast.movers.hibernation import Hibernation
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
-from tensorcast.movers.membership import Membership
+from tensorcast.movers.membership import Membership, disk_capacity
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.notify import Notifier
@@ -145,6 +145,10 @@ class Mover:
             life,
         )
 
+        self._hibernation = Hibernation(
+            self._residents, self._images, self._reporter, follower, life
+        )
+
     def __enter__(self) -> Mover:
         return self
 
@@ -226,7 +230,7 @@ class Mover:
         """Keeps what only the memory has, and leaves."""
         await in_thread(self._server.close)
         await self._transport.aclose()
-        await hibernate(self._residents, self._images, self._notifier.status)
+        await self._hibernation.write(self._notifier.status)
         with suppress(TimeoutError, Unavailable, Timeout, Conflict):
             async with asyncio.timeout(SETTLE_S_MAX):
                 await self._journal.settled()
@@ -260,4 +264,6 @@ class Mover:
             journal_pending=self._journal.pending,
             log_seq=self._follower.view.at,
             descriptors=len(os.listdir("/proc/self/fd")),
+            unsaved_bytes=self._hibernation.unsaved_bytes(),
+            disk_free_bytes=disk_capacity(self._settings.data_dir),
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from tensorcast.log.follower import Follower
-from tensorcast.movers.core.holdings import is_claimed
+from tensorcast.movers.core.holdings import PRESENT, is_claimed
+from tensorcast.movers.damage import check_disk, explain_damage
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.verify import verify_chunks
 from tensorcast.movers.pulls import Moved
-from tensorcast.movers.replicas import corrupt, drop, evict
+from tensorcast.movers.replicas import corrupt, drop, evict, lose, on_disk
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.movers.threads import in_thread
@@ -19,7 +20,6 @@ from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import (
     CompleteReplica,
-    CorruptReplica,
     DropReplica,
     EvictReplica,
 )
@@ -85,7 +85,7 @@ class Operations:
             self._residents.set_on_disk(artifact, resident.manifest)
             moved = Moved(resident.manifest.size_bytes, {"disk": resident.manifest.size_bytes})
         stored = CompleteReplica(
-            replica=self._disk_replica(artifact),
+            replica=on_disk(artifact, self._life),
             artifact=artifact,
             node=self._life.node,
             tier=Tier.DISK,
@@ -96,9 +96,10 @@ class Operations:
         return moved
 
     async def _evict_memory(self, work: Evict, cause: EventId) -> Moved:
-        resident = self._residents.find(work.artifact)
+        resident = await self._find_for_eviction(work.artifact)
         if resident is None:
-            return Moved()
+            ghost = replica_id(work.artifact, self._life.node, Tier.DRAM)
+            return await self._lose_ghost(ghost, cause)
         self._check_unclaimed(work.artifact)
         await self._reporter.report([evict(resident, work.reason, self._life)], cause)
         await self._check_evicting(resident.replica)
@@ -108,10 +109,11 @@ class Operations:
 
     async def _evict_disk(self, work: Evict, cause: EventId) -> Moved:
         manifest = self._manifest(work.artifact)
+        replica, epoch = on_disk(work.artifact, self._life), self._life.epoch
         if not self._residents.is_on_disk(work.artifact):
-            return Moved()
+            await in_thread(self._disk.remove, work.artifact)  # what is left of a damaged one
+            return await self._lose_ghost(replica, cause)
         self._check_unclaimed(work.artifact)
-        replica, epoch = self._disk_replica(work.artifact), self._life.epoch
         leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)
         await self._reporter.report([leaving], cause)
         await self._check_evicting(replica)
@@ -122,6 +124,27 @@ class Operations:
             self._residents.set_on_disk(work.artifact, manifest)
             raise
         await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
+        return Moved()
+
+    async def _find_for_eviction(self, artifact: ArtifactId) -> Resident | None:
+        residents = self._residents
+        await residents.wait_until(
+            lambda: residents.find(artifact) is not None or not residents.is_pending(artifact)
+        )
+        if residents.is_arriving(artifact):
+            raise Unavailable(
+                f"Artifact {artifact} is just being put on node {self._life.node}.",
+                artifact=artifact,
+                node=self._life.node,
+            )
+        return residents.find(artifact)
+
+    async def _lose_ghost(self, replica: ReplicaId, cause: EventId) -> Moved:
+        """What is not here must not stay in the log as if it were."""
+        found = self._follower.view.replicas.get(replica)
+        if found is not None and found.status in PRESENT:
+            detail = "It was not there when it was to be evicted."
+            await self._reporter.report([lose(replica, detail, self._life)], cause)
         return Moved()
 
     def _check_unclaimed(self, artifact: ArtifactId) -> None:
@@ -147,7 +170,7 @@ class Operations:
         damaged = ChunkSet.full(resident.manifest.chunks_total) - good
         if damaged.ranges:
             self._residents.lose_chunks(resident, damaged)
-            detail = self._damage(damaged, resident.manifest, "memory")
+            detail = explain_damage(damaged, resident.manifest, "memory", self._life.node)
             await self._reporter.report([corrupt(resident, damaged, detail, self._life)], cause)
             raise Corrupt(detail, artifact=artifact, node=self._life.node)
         return Moved()
@@ -156,25 +179,12 @@ class Operations:
         manifest = self._manifest(artifact)
         if not self._residents.is_on_disk(artifact):
             raise self._absent(artifact, Tier.DISK)
-        damaged = await in_thread(self._disk.verify, artifact, manifest)
-        if damaged.ranges:
+        report = await check_disk(self._disk, artifact, manifest, self._life)
+        if report is not None:
             self._residents.set_on_disk(artifact, None)
-            detail = self._damage(damaged, manifest, "the disk")
-            report = CorruptReplica(
-                replica=self._disk_replica(artifact),
-                epoch=self._life.epoch,
-                chunks=damaged,
-                detail=detail,
-            )
             await self._reporter.report([report], cause)
-            raise Corrupt(detail, artifact=artifact, node=self._life.node)
+            raise Corrupt(report.detail, artifact=artifact, node=self._life.node)
         return Moved()
-
-    def _damage(self, damaged: ChunkSet, manifest: Manifest, where: str) -> str:
-        return (
-            f"{len(damaged)} of {manifest.chunks_total} chunks in {where} of node "
-            f"{self._life.node} do not match their digests."
-        )
 
     def _ready(self, artifact: ArtifactId) -> Resident:
         resident = self._residents.find(artifact)
@@ -202,9 +212,6 @@ class Operations:
         if found is None:
             raise NotFound(f"There is no artifact {artifact}.", artifact=artifact)
         return found.manifest
-
-    def _disk_replica(self, artifact: ArtifactId) -> ReplicaId:
-        return replica_id(artifact, self._life.node, Tier.DISK)
 
 
 def store_resident(disk: Store, resident: Resident) -> None:

@@ -20,17 +20,21 @@ from tensorcast.movers.reports import Life
 from tensorcast.movers.residents import Phase, Residents
 from tensorcast.movers.room import Room
 from tensorcast.movers.threads import in_thread
+from tensorcast.schema.aggregates.artifact import ArtifactStatus
+from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
+from tensorcast.schema.cluster import decide
 from tensorcast.schema.commands import Command, CompleteReplica, MoveKey, SealArtifact
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
+    NotFound,
     OutOfCapacity,
     Timeout,
     Unavailable,
 )
 from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, parse_key, replica_id
-from tensorcast.schema.socket import PutSealed, SealPut
+from tensorcast.schema.socket import NO_SESSION, Prepare, Prospect, PutSealed, SealPut
 from tensorcast.schema.tensors import SIZE_BYTES_MAX, check_manifest
 
 UNMAP_S_MAX: Final = 1.0
@@ -88,11 +92,19 @@ class Puts:
         """How many puts are open."""
         return len(self._puts) + self._opening
 
+    def foresee(self, request: Prepare) -> Prospect:
+        """What awaits a put, as far as is known here. Raises OutOfCapacity for one that never
+        fits, and InvalidArgument."""
+        _check_size(request.size_bytes)
+        fits = self._room.fits(request.size_bytes)
+        state = None if request.key is None else self._follower.view.keys.get(request.key)
+        is_set = state is not None and state.status is KeyStatus.SET
+        return Prospect(key_artifact=state.artifact if state and is_set else None, fits=fits)
+
     async def open(self, size_bytes: int, owner: object) -> Put:
         """Lends a segment of at least `size_bytes`. Raises OutOfCapacity, also when too many puts
         are open, and InvalidArgument."""
-        if not 0 <= size_bytes <= SIZE_BYTES_MAX:
-            raise InvalidArgument(f"{size_bytes} bytes is not a possible size of an artifact.")
+        _check_size(size_bytes)
         if self.total >= self._puts_max:
             raise OutOfCapacity(
                 f"{self.total} puts are open on node {self._life.node}; more are not taken.",
@@ -122,7 +134,9 @@ class Puts:
     async def seal(self, request: SealPut, owner: object, actor: str) -> PutSealed:
         """Makes an artifact of what was written. Raises Corrupt when the bytes are not what the
         manifest says, InvalidArgument, Conflict (of the key); then nothing is registered and the
-        put is over."""
+        put is over. Without a session, NotFound unless the artifact is here already."""
+        if request.session == NO_SESSION:
+            return await self._seal_held(request, actor)
         put = self._take(request.session, owner)
         # Once begun it is finished, whatever becomes of the connection: no half-known segments.
         sealing = asyncio.ensure_future(self._seal(put.segment, request, actor))
@@ -159,11 +173,37 @@ class Puts:
             if not is_in_use:
                 self._pool.release(segment)
 
+    async def _seal_held(self, request: SealPut, actor: str) -> PutSealed:
+        """No bytes come: a conflict is told first, and then only names are left to be set."""
+        _check_names(request)
+        await self._follower.wait_for(await self._log.last_seq(), SETTLE_S_MAX)
+        for command in _key_commands(request):
+            decide(self._follower.view, command)
+        if not self._is_held(request):
+            raise NotFound(
+                f"Node {self._life.node} does not hold artifact {request.artifact}.",
+                hint="Put its bytes.",
+                artifact=request.artifact,
+                node=self._life.node,
+            )
+        return await self._register_key(request, actor)
+
+    def _is_held(self, request: SealPut) -> bool:
+        """Whether exactly this is here, and will not go because it was evicted or removed."""
+        resident = self._residents.find_ready(request.artifact)
+        replica = self._follower.view.replicas.get(self._replica(request.artifact))
+        artifact = self._follower.view.artifacts.get(request.artifact)
+        return (
+            resident is not None
+            and resident.manifest == request.manifest
+            and replica is not None
+            and replica.status is ReplicaStatus.READY
+            and artifact is not None
+            and artifact.status is ArtifactStatus.SEALED
+        )
+
     async def _check(self, segment: Segment, request: SealPut) -> None:
-        if not _ARTIFACT_ID.fullmatch(request.artifact):
-            raise InvalidArgument(f"{request.artifact!r} is not an artifact id.")
-        if request.key is not None:
-            parse_key(request.key)
+        _check_names(request)
         check_manifest(request.manifest)
         if request.manifest.size_bytes > segment.capacity_bytes:
             raise InvalidArgument("The manifest is larger than the segment of the put.")
@@ -276,6 +316,18 @@ class Puts:
             epoch=self._life.epoch,
             chunks_total=request.manifest.chunks_total,
         )
+
+
+def _check_size(size_bytes: int) -> None:
+    if not 0 <= size_bytes <= SIZE_BYTES_MAX:
+        raise InvalidArgument(f"{size_bytes} bytes is not a possible size of an artifact.")
+
+
+def _check_names(request: SealPut) -> None:
+    if not _ARTIFACT_ID.fullmatch(request.artifact):
+        raise InvalidArgument(f"{request.artifact!r} is not an artifact id.")
+    if request.key is not None:
+        parse_key(request.key)
 
 
 def _seal_command(request: SealPut) -> SealArtifact:

@@ -22,7 +22,7 @@ from tensorcast.movers.memory.hibernate import list_images, read_image, remove_i
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import DescriptorStore, Pool
 from tensorcast.movers.memory.verify import verify_chunks
-from tensorcast.movers.replicas import complete, corrupt, filled
+from tensorcast.movers.replicas import complete, corrupt, filled, lose
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.movers.threads import in_thread
@@ -30,7 +30,7 @@ from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.commands import Command, DropReplica, LoseReplica
+from tensorcast.schema.commands import Command, DropReplica
 from tensorcast.schema.errors import Corrupt, OutOfCapacity, TensorCastError
 from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, replica_id
 
@@ -127,9 +127,7 @@ class Recovery:
                 commands.append(DropReplica(replica=replica.id, epoch=self._life.epoch))
             elif not self._is_here(replica):
                 detail = "It was not there when the mover started."
-                commands.append(
-                    LoseReplica(replica=replica.id, epoch=self._life.epoch, detail=detail)
-                )
+                commands.append(lose(replica.id, detail, self._life))
         if commands:
             await self._reporter.report(commands, None)
 
@@ -138,7 +136,8 @@ class Recovery:
             return self._residents.is_on_disk(replica.artifact)
         if self._residents.find(replica.artifact) is not None:
             return True
-        if replica.status is ReplicaStatus.READY and self._is_restorable(replica.artifact):
+        is_ready = replica.status is ReplicaStatus.READY and self._present(replica) is not None
+        if is_ready and self._is_restorable(replica.artifact):
             self._absent.append(replica)
             self._residents.expect(replica.artifact)
             return True
@@ -190,25 +189,30 @@ class Recovery:
         await self._remove_images()
 
     async def _restore_one(self, replica: Replica) -> None:
-        artifact = self._present(replica)
-        if artifact is None:
+        artifact = self._present(self._replica(replica.artifact, Tier.DRAM))
+        if artifact is None:  # it was removed meanwhile
+            await self._lose(replica, "Its artifact was removed before it was read back.")
             return
         try:
             lent = await in_thread(self._pool.allocate, artifact.manifest.size_bytes)
         except OutOfCapacity as error:
             _logger.warning("artifact %s stays on disk: %s", artifact.id, error)
-            lost = LoseReplica(replica=replica.id, epoch=self._life.epoch, detail=str(error))
-            await self._reporter.report([lost], None)
+            await self._lose(replica, str(error))
             return
         resident = await self._residents.add(artifact, lent.segment, Phase.CHECKING)
         try:
             with self._residents.borrow(resident):
                 good = await in_thread(self._read_back, artifact, lent.segment)
         except TensorCastError as error:
-            _logger.warning("artifact %s cannot be read back: %s", artifact.id, error)
-            good = ChunkSet()
+            _logger.error("artifact %s cannot be read back: %s", artifact.id, error)
+            await self._residents.drop(resident)
+            await self._lose(replica, f"It cannot be read back: {error}")
+            return
         self._residents.add_chunks(resident, good)
         await self._settle(resident)
+
+    async def _lose(self, replica: Replica, detail: str) -> None:
+        await self._reporter.report([lose(replica.id, detail, self._life)], None)
 
     def _read_back(self, artifact: Artifact, segment: Segment) -> ChunkSet:
         if artifact.id in self._with_image:
@@ -220,6 +224,8 @@ class Recovery:
         One that found no room, or of which the log knows nothing, may be all that is left."""
         for artifact in self._with_image:
             replica = self._replica(artifact, Tier.DRAM)
+            found = self._follower.view.artifacts.get(artifact)
             is_back = self._residents.find_ready(artifact) is not None
-            if is_back or (replica is not None and replica.status is ReplicaStatus.GONE):
+            is_gone = replica is not None and replica.status is ReplicaStatus.GONE
+            if is_back or is_gone or (found and found.status is ArtifactStatus.REMOVED):
                 await in_thread(remove_image, self._images, artifact)

@@ -1,4 +1,4 @@
-"""The commands about a DRAM replica of this node, as its mover says them."""
+"""The commands about a replica of this node, as its mover says them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tensorcast.schema.commands import (
     DropReplica,
     EvictReplica,
     FillReplica,
+    LoseReplica,
     StartReplica,
 )
-from tensorcast.schema.ids import Tier
+from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, replica_id
 
 
 def start(resident: Resident, life: Life) -> StartReplica:
@@ -58,3 +59,13 @@ def evict(resident: Resident, reason: str, life: Life) -> EvictReplica:
 def drop(resident: Resident, life: Life) -> DropReplica:
     """Its bytes are dropped."""
     return DropReplica(replica=resident.replica, epoch=life.epoch)
+
+
+def lose(replica: ReplicaId, detail: str, life: Life) -> LoseReplica:
+    """Its bytes are not there, whatever the log says."""
+    return LoseReplica(replica=replica, epoch=life.epoch, detail=detail)
+
+
+def on_disk(artifact: ArtifactId, life: Life) -> ReplicaId:
+    """The node's disk replica of an artifact."""
+    return replica_id(artifact, life.node, Tier.DISK)

@@ -93,6 +93,11 @@ class Residents:
         found = self._residents.get(artifact)
         return artifact in self._expected or (found is not None and found.phase is Phase.CHECKING)
 
+    def is_arriving(self, artifact: ArtifactId) -> bool:
+        """Whether a put of it is being registered: the log may know it before we do."""
+        replica = replica_id(artifact, self._node, Tier.DRAM)
+        return artifact not in self._residents and replica in self._journal.segments
+
     def all(self) -> tuple[Resident, ...]:
         """All residents."""
         return tuple(self._residents.values())

@@ -39,6 +39,7 @@ from tensorcast.schema.socket import (
     Granted,
     Hello,
     OpenPut,
+    Prepare,
     PutOpened,
     Refused,
     Request,
@@ -160,6 +161,8 @@ class SocketServer:
         match request:
             case Hello():
                 return self._welcome(), ()
+            case Prepare():
+                return self._puts.foresee(request), ()
             case OpenPut():
                 return await self._open_put(request, owner)
             case SealPut():

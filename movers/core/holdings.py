@@ -87,6 +87,20 @@ def has_ready(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier)
     return found is not None and found.status is ReplicaStatus.READY
 
 
+def is_stored_elsewhere(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
+    """Whether the disk of another node that is not lost has a complete replica: it outlives a stop
+    of the whole cluster."""
+    members = view.replicas_by_artifact.get(artifact, frozenset())
+    return any(
+        found.tier is Tier.DISK
+        and found.status is ReplicaStatus.READY
+        and found.node != node
+        and found.node in view.nodes
+        and view.nodes[found.node].status is not NodeStatus.LOST
+        for found in (view.replicas[id_] for id_ in members)
+    )
+
+
 def is_claimed(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
     """Whether a pin or a lease keeps the node's replicas of the artifact from eviction."""
     found = view.artifacts.get(artifact)

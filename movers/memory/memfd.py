@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from tensorcast.schema.errors import Corrupt, OutOfCapacity
@@ -58,11 +59,13 @@ class Segment:
 
     def close(self) -> None:
         """Gives up mapping and descriptor; the memory goes with its last reader. Views of `memory`
-        must be released before. Safe to repeat."""
+        should be released before: one that an error still holds keeps the mapping until the error
+        is forgotten. Safe to repeat."""
         if self.fd < 0:
             return
-        self.memory.release()
-        self._mapping.close()
+        with suppress(BufferError):
+            self.memory.release()
+            self._mapping.close()
         os.close(self.fd)
         self.fd = -1
 

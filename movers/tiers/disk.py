@@ -87,8 +87,7 @@ class DiskTier:
                 where = chunk_range(chunk, manifest.size_bytes, manifest.chunk_bytes)
                 target = memory[where.offset : where.end]
                 prefault(target)
-                read_range(opened, where, target)
-                return matches(memory, manifest, chunk)
+                return _is_read(opened, where, target) and matches(memory, manifest, chunk)
 
             return _filter_chunks(manifest, load_chunk)
 
@@ -104,8 +103,8 @@ class DiskTier:
                 if not hasattr(scratch, "buffer"):
                     scratch.buffer = memoryview(bytearray(manifest.chunk_bytes))
                 target = scratch.buffer[: where.size]
-                read_range(opened, where, target)
-                return chunk_digest(target) != manifest.digest(chunk)
+                is_read = _is_read(opened, where, target)
+                return not is_read or chunk_digest(target) != manifest.digest(chunk)
 
             return _filter_chunks(manifest, is_damaged)
 
@@ -240,6 +239,15 @@ def _filter_chunks(manifest: Manifest, test: Callable[[int], bool]) -> ChunkSet:
     with ThreadPoolExecutor(THREADS) as threads:
         passed = threads.map(test, chunks)
         return ChunkSet.of(chunk for chunk, has in zip(chunks, passed, strict=True) if has)
+
+
+def _is_read(opened: OpenFile, wanted: ByteRange, target: memoryview) -> bool:
+    """Reads a range; False when the disk cannot: what cannot be read is as good as damaged."""
+    try:
+        read_range(opened, wanted, target)
+    except OSError:
+        return False
+    return True
 
 
 def read_range(opened: OpenFile, wanted: ByteRange, target: memoryview) -> None:

@@ -10,6 +10,7 @@ from tensorcast.movers.core.holdings import (
     has_ready,
     is_claimed,
     is_open,
+    is_stored_elsewhere,
     operation_making,
     operations_for,
     peers_with,
@@ -162,3 +163,14 @@ def test_both_tiers_of_a_peer_count_as_one_source(world: World):
     (peer,) = peers_with(world.view, a, N1)
     assert not peer.is_filling
     assert len(peer.chunks) == 4
+
+
+def test_only_another_disk_outlives_a_stop_of_all_nodes(world: World):
+    a = world.artifact("a", "n1", "n2")
+    assert not is_stored_elsewhere(world.view, a, N1)
+    world.ready(a, "n1", Tier.DISK)
+    assert not is_stored_elsewhere(world.view, a, N1)
+    world.ready(a, "n2", Tier.DISK)
+    assert is_stored_elsewhere(world.view, a, N1)
+    world.then(NodeLost(node=N2, epoch=ONE, silent_s=5.0))
+    assert not is_stored_elsewhere(world.view, a, N1)

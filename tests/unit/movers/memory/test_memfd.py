@@ -105,3 +105,13 @@ def test_other_descriptors_are_not_adopted(tmp_path):
 def test_more_than_the_machine_has_is_an_error_and_no_crash():
     with pytest.raises(OutOfCapacity, match="bytes of memory left"):
         create_segment("too-much", 1 << 46)
+
+
+def test_a_view_that_somebody_still_holds_does_not_stop_a_close():
+    segment = create_segment("held", 2 << 20)
+    view = segment.memory[:10]
+    segment.close()
+    segment.close()
+    assert segment.fd == -1
+    view[0] = 1  # the mapping lives as long as the view
+    view.release()
