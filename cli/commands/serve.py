@@ -87,9 +87,9 @@ def mover(
         typer.Option(
             envvar="TENSORCAST_DATA_LISTEN",
             metavar="HOST:PORT",
-            help="Where other movers pull from; port 0: any.",
+            help="Where other movers pull from; port 0: any. Beyond this machine: its own address.",
         ),
-    ] = "0.0.0.0:0",
+    ] = "127.0.0.1:0",
     advertise: Annotated[
         str | None,
         typer.Option(

@@ -29,7 +29,7 @@ def test_a_mover_gets_its_settings_in_the_environment(tcctl: Tcctl) -> None:
         "TENSORCAST_CLUSTER": "lab",
         "TENSORCAST_DATA_DIR": "/data",
         "TENSORCAST_SOCKET": "/run/m.sock",
-        "TENSORCAST_DATA_LISTEN": "0.0.0.0:0",
+        "TENSORCAST_DATA_LISTEN": "127.0.0.1:0",
         "TENSORCAST_DRAM_BYTES": str(4 << 30),
     }
     assert wanted.items() <= environ.items()
