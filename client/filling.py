@@ -1,5 +1,6 @@
 """Bytes into a segment: copied chunk by chunk in a few threads, each chunk digested while it is
-still in the cache. Knows neither torch nor files: an `Intake` says what goes where.
+still in the cache. Or digested only, without a segment. Knows neither torch nor files: an `Intake`
+says what goes where.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, TypeVar
 
@@ -82,10 +83,39 @@ def fill(
 
     Raises Cancelled once `stop` is set, and what the pieces raise.
     """
+
+    def place_in_memory(place: ByteRange) -> memoryview:
+        target = memory[place.offset : place.end]
+        _populate(target)
+        return target
+
+    work = _Filling(place_in_memory, intake, is_zero, progress)
+    return _carry_out(work, intake, stop)
+
+
+def digest(intake: Intake, *, stop: threading.Event, progress: Progress | None = None) -> Sealed:
+    """What `fill` would return, without a place for the bytes: it takes a chunk of memory for each
+    thread, and the blocks that these chunks lie in. Raises as `fill`."""
+    scratch = threading.local()
+
+    def place_in_scratch(place: ByteRange) -> memoryview:
+        if not hasattr(scratch, "chunk"):
+            scratch.chunk = bytearray(choose_chunk_bytes(intake.size_bytes))
+        return memoryview(scratch.chunk)[: place.size]
+
+    held = {block.place: _HeldBlock(block) for block in intake.blocks}
+    pieces = tuple(
+        piece if piece.read is not None else Piece(piece.place, held[piece.place].read)
+        for piece in intake.pieces
+    )
+    bare = replace(intake, pieces=pieces, blocks=())
+    return _carry_out(_Filling(place_in_scratch, bare, False, progress), bare, stop)
+
+
+def _carry_out(work: _Filling, intake: Intake, stop: threading.Event) -> Sealed:
     chunk_bytes = choose_chunk_bytes(intake.size_bytes)
     count = count_chunks(intake.size_bytes, chunk_bytes)
     threads = max(1, min(THREADS_MAX, len(os.sched_getaffinity(0)), count))
-    work = _Filling(memory, intake, is_zero, progress)
     ranges = ((n, chunk_range(n, intake.size_bytes, chunk_bytes)) for n in range(count))
     with ThreadPoolExecutor(threads, thread_name_prefix="tensorcast fill") as pool:
         _spread(pool, threads, stop, work.write_block, iter(intake.blocks))
@@ -102,6 +132,29 @@ def fill(
     return Sealed(derive_artifact_id(intake.index, intake.size_bytes, content), manifest)
 
 
+class _HeldBlock:
+    """A block for those who read its bytes in pieces: made by the first one, kept until all of
+    them were read."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._bytes: bytearray | None = None
+        self._left_bytes = block.place.size
+        self._lock = threading.Lock()
+
+    def read(self, target: memoryview, start: int) -> None:
+        with self._lock:
+            if self._bytes is None:
+                self._bytes = bytearray(self._block.place.size)
+                self._block.write(memoryview(self._bytes))
+            found = self._bytes
+        target[:] = memoryview(found)[start : start + len(target)]
+        with self._lock:
+            self._left_bytes -= len(target)
+            if not self._left_bytes:
+                self._bytes = None
+
+
 class _End:
     """What stands after the last item."""
 
@@ -110,12 +163,17 @@ _END = _End()
 
 
 class _Filling:
-    """The state that the threads of one `fill` share."""
+    """The state that the threads of one `fill` or `digest` share. `target` gives the memory for a
+    range of the artifact; `is_zero`: it holds only zeros."""
 
     def __init__(
-        self, memory: memoryview, intake: Intake, is_zero: bool, progress: Progress | None
+        self,
+        target: Callable[[ByteRange], memoryview],
+        intake: Intake,
+        is_zero: bool,
+        progress: Progress | None,
     ) -> None:
-        self._memory = memory
+        self._target = target
         self._pieces = intake.pieces
         self._starts = [piece.place.offset for piece in intake.pieces]
         self._size_bytes = intake.size_bytes
@@ -125,7 +183,7 @@ class _Filling:
         self._lock = threading.Lock()
 
     def write_block(self, block: Block) -> None:
-        with self._memory[block.place.offset : block.place.end] as target:
+        with self._target(block.place) as target:
             if block.has_gaps and not self._is_zero:
                 _clear(target)
             block.write(target)
@@ -133,8 +191,7 @@ class _Filling:
     def write_chunk(self, chunk: tuple[int, ByteRange]) -> tuple[int, bytes, bytes]:
         """Writes one chunk; its number and its XXH3-64 and BLAKE3 digests."""
         number, place = chunk
-        with self._memory[place.offset : place.end] as target:
-            _populate(target)
+        with self._target(place) as target:
             filled = 0
             for piece in self._pieces_in(place):
                 start = max(piece.place.offset, place.offset) - place.offset

@@ -1,4 +1,4 @@
-"""A put from end to end: look at what is given, get a segment, fill it, seal it.
+"""A put from end to end: look at what is given, get a segment (if it needs one), fill it, seal it.
 
 Whatever goes wrong on the way, the connection closes, which gives the segment back to the mover,
 and nothing is registered.
@@ -11,16 +11,26 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
-from tensorcast.client.filling import Intake, Progress, Sealed, fill
+from tensorcast.client.faults import not_text
+from tensorcast.client.filling import Intake, Progress, Sealed, digest, fill
 from tensorcast.client.handles import AsyncArtifact
 from tensorcast.client.naming import What
 from tensorcast.client.socket import Connection, Descriptors
 from tensorcast.schema.aggregates.artifact import KINDS, LABELS_MAX
-from tensorcast.schema.errors import Corrupt, InvalidArgument
-from tensorcast.schema.ids import parse_key
-from tensorcast.schema.socket import OpenPut, PutOpened, PutSealed, SealPut
+from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
+from tensorcast.schema.ids import ArtifactId, Key, parse_key
+from tensorcast.schema.socket import (
+    NO_SESSION,
+    OpenPut,
+    Prepare,
+    Prospect,
+    PutOpened,
+    PutSealed,
+    SealPut,
+)
 
 if TYPE_CHECKING:
     from tensorcast.client.session import AsyncClient, Contents
@@ -47,17 +57,8 @@ async def publish(
     with contextlib.ExitStack() as opened:
         intake = await client.run(lambda _: opened.enter_context(take_in(contents)))
         async with client.mover.connection(is_fresh=True) as connection:
-            session, sealed = await _write(client, connection, intake, progress)
-            request = SealPut(
-                session=session,
-                artifact=sealed.artifact,
-                kind=kind,
-                manifest=sealed.manifest,
-                labels=labels,
-                key=target,
-                expect=expected,
-            )
-            answer, _ = await connection.ask(request, PutSealed, timeout=SEAL_S)
+            put = _Put(client, connection, intake, progress, kind, labels, target, expected)
+            answer = await put.carry_out()
     client.position.advance(answer.seq)
     return AsyncArtifact(client, answer.artifact, kind, labels, intake.index)
 
@@ -74,6 +75,11 @@ def check_marks(kind: str, labels: Mapping[str, str]) -> None:
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(f"Label {name!r} is not text.", hint="Use str(...).")
+        for text in (name, value):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise not_text(text) from error
 
 
 @contextlib.contextmanager
@@ -104,15 +110,58 @@ def _is_several(contents: object) -> TypeGuard[Iterable[object]]:
     return isinstance(contents, Iterable) and not is_one
 
 
-async def _write(
-    client: AsyncClient, connection: Connection, intake: Intake, progress: Progress | None
-) -> tuple[int, Sealed]:
-    request = OpenPut(size_bytes=intake.size_bytes)
-    opened, descriptors = await connection.ask(request, PutOpened)
-    sealed = await client.run(
-        lambda stop: _fill_segment(opened, descriptors, intake, stop, progress)
-    )
-    return opened.session, sealed
+@dataclass(frozen=True)
+class _Put:
+    """A put under way, on a connection of its own."""
+
+    client: AsyncClient
+    connection: Connection
+    intake: Intake
+    progress: Progress | None
+    kind: str
+    labels: dict[str, str]
+    key: Key | None
+    expect: ArtifactId | None
+
+    async def carry_out(self) -> PutSealed:
+        """Takes no memory, and drives nothing out of it, for bytes that need none."""
+        if await self._may_need_no_memory():
+            sealed = await self.client.run(
+                lambda stop: digest(self.intake, stop=stop, progress=self.progress)
+            )
+            with contextlib.suppress(NotFound):
+                return await self._seal(NO_SESSION, sealed)
+        session, sealed = await self._write()
+        return await self._seal(session, sealed)
+
+    async def _may_need_no_memory(self) -> bool:
+        """Whether it pays to know the identity first: the key decides by it whether this is a
+        conflict or done already, and memory must not be made for what is there."""
+        request = Prepare(size_bytes=self.intake.size_bytes, key=self.key)
+        prospect, _ = await self.connection.ask(request, Prospect)
+        is_key_taken = self.key is not None and prospect.key_artifact != self.expect
+        return is_key_taken or not prospect.fits
+
+    async def _write(self) -> tuple[int, Sealed]:
+        request = OpenPut(size_bytes=self.intake.size_bytes)
+        opened, descriptors = await self.connection.ask(request, PutOpened)
+        sealed = await self.client.run(
+            lambda stop: _fill_segment(opened, descriptors, self.intake, stop, self.progress)
+        )
+        return opened.session, sealed
+
+    async def _seal(self, session: int, sealed: Sealed) -> PutSealed:
+        request = SealPut(
+            session=session,
+            artifact=sealed.artifact,
+            kind=self.kind,
+            manifest=sealed.manifest,
+            labels=self.labels,
+            key=self.key,
+            expect=self.expect,
+        )
+        answer, _ = await self.connection.ask(request, PutSealed, timeout=SEAL_S)
+        return answer
 
 
 def _fill_segment(

@@ -35,16 +35,28 @@ class Hello(_Request, frozen=True, kw_only=True):
     pid: int
 
 
+class Prepare(_Request, frozen=True, kw_only=True):
+    """What awaits a put of `size_bytes` under a key (None: under none)? Answered by Prospect; it
+    changes nothing."""
+
+    size_bytes: int
+    key: Key | None = None
+
+
 class OpenPut(_Request, frozen=True, kw_only=True):
     """Asks for a segment of at least `size_bytes`; answered by PutOpened and one descriptor."""
 
     size_bytes: int
 
 
+NO_SESSION = 0
+
+
 class SealPut(_Request, frozen=True, kw_only=True):
     """The bytes are written and unmapped: make it an artifact, its first replica, and (with `key`)
     move the key, all in one append. `expect` is what the key must point to now (None: nothing,
-    or this very artifact)."""
+    or this very artifact). Session 0 brings no bytes: the node must hold the artifact already.
+    Refused with Conflict for the key, and then with NotFound when the node does not hold it."""
 
     session: int
     artifact: ArtifactId
@@ -77,6 +89,14 @@ class Welcome(_Answer, frozen=True, kw_only=True):
     cluster: str
     node: NodeId
     epoch: Epoch
+
+
+class Prospect(_Answer, frozen=True, kw_only=True):
+    """As far as the mover knows, the key points to `key_artifact` (None: nowhere). `fits`: there is
+    memory for the bytes without eviction."""
+
+    key_artifact: ArtifactId | None
+    fits: bool
 
 
 class PutOpened(_Answer, frozen=True, kw_only=True):
@@ -135,8 +155,8 @@ class Refused(_Answer, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-Request = Hello | OpenPut | SealPut | AbortPut | Get | AskStats
-Answer = Welcome | PutOpened | PutSealed | Done | Granted | Stats | Refused
+Request = Hello | Prepare | OpenPut | SealPut | AbortPut | Get | AskStats
+Answer = Welcome | Prospect | PutOpened | PutSealed | Done | Granted | Stats | Refused
 
 _requests = msgspec.json.Decoder(Request)
 _answers = msgspec.json.Decoder(Answer)

@@ -194,6 +194,28 @@ def test_a_refused_put_leaves_nothing_behind(client):
     assert client.stats().used_bytes == before.used_bytes
 
 
+def test_what_is_there_needs_no_memory_when_it_is_put_again():
+    """Neither does a conflict: no other artifact may have to go for them."""
+    with running_stack(None) as stack:
+        stack.start_mover("n1", dram_bytes=96 * MIB)
+        with stack.connect() as client:
+            tensors = {"a": torch.arange(16 * MIB), "turned": torch.ones((2000, 1000)).t()}
+            first = client.put({"a": tensors["a"].to(torch.int32), "t": tensors["turned"]}, key="k")
+            before = client.stats()
+            began = time.monotonic()
+            again = client.put({"a": tensors["a"].to(torch.int32), "t": tensors["turned"]}, key="k")
+            other = client.put({"a": tensors["a"].to(torch.int32), "t": tensors["turned"]}, key="l")
+            with pytest.raises(tc.Conflict, match="'k' points to"):
+                client.put({"a": torch.ones(16 * MIB)}, key="k")
+            with pytest.raises(tc.Conflict, match="does not exist"):
+                client.put({"a": torch.ones(16 * MIB)}, key="new", expect=first.id)
+            assert time.monotonic() - began < 8
+            assert again.id == other.id == first.id
+            assert client.get("l").keys() == {"a", "t"}
+            after = client.stats()
+            assert (after.segments, after.used_bytes) == (before.segments, before.used_bytes)
+
+
 def test_no_tensors_are_an_artifact_too(client):
     artifact = client.put({}, key="nothing")
     assert artifact.index == ()

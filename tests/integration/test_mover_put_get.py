@@ -295,6 +295,7 @@ async def test_nothing_leaks(node: MoverNode, nats_server: NatsServer):
     async with observing(nats_server.url) as observer:
         with node.application() as application:
             await _cycle(application, observer, 0)
+            node.wait_until(lambda: application.stats().readers == 0)
             before, descriptors = application.stats(), node.descriptors()
             for n in range(1, 6):
                 await _cycle(application, observer, n)

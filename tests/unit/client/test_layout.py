@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorcast.client.filling import Intake, Sealed, fill
+from tensorcast.client.filling import Intake, Sealed, digest, fill
 from tensorcast.client.layout import take_in_tensors
 from tensorcast.client.memory import Mapping, map_segment
 from tensorcast.client.tensors import TORCH_NAMES, build_tensors, copy_into
@@ -141,6 +141,35 @@ def test_any_state_dict_comes_back_bit_by_bit(tensors, copy, dirt):
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
         assert same(found[name], tensor), name
+
+
+@given(state_dicts())
+def test_digesting_alone_gives_the_same_identity(tensors):
+    intake = take_in_tensors(tensors)
+    assert digest(intake, stop=threading.Event()) == write(intake, dirt=b"\xff")[0]
+
+
+def test_digesting_alone_over_many_chunks_with_gaps_and_blocks():
+    base = make("F32", (300, 3000))
+    tensors = {
+        "plain": make("U8", (5 << 20,)),
+        "turned": make("BF16", (1500, 1500)).t(),
+        "window": base[1:, ::2],
+        "other": base[:, 7:],
+        "odd": make("U8", (3,)),
+        "last": make("F64", (200_000,)),
+    }
+    intake = take_in_tensors(tensors)
+    assert len(intake.blocks) == 2
+    done: list[tuple[int, int]] = []
+    found = digest(
+        intake, stop=threading.Event(), progress=lambda now, total: done.append((now, total))
+    )
+    assert found == write(intake, dirt=b"\xa5")[0]
+    assert found.manifest.chunks_total == len(done) > 8
+    assert done[-1] == (intake.size_bytes, intake.size_bytes)
+    tensors["window"].zero_()
+    assert digest(intake, stop=threading.Event()).artifact != found.artifact
 
 
 @given(state_dicts())
