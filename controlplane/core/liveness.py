@@ -53,11 +53,12 @@ def update(
     return Watch(nodes, leases)
 
 
-def forgive(watch: Watch, pause_s: float) -> Watch:
-    """The watch after a pause in which nothing could have been heard: everybody is given it."""
+def forgive(watch: Watch, now_s: float) -> Watch:
+    """The watch after a time in which somebody may have spoken unheard: all count as heard of just
+    now."""
     return Watch(
-        {name: Life(life.epoch, life.heard_s + pause_s) for name, life in watch.nodes.items()},
-        {lease: heard_s + pause_s for lease, heard_s in watch.leases.items()},
+        {name: Life(life.epoch, now_s) for name, life in watch.nodes.items()},
+        dict.fromkeys(watch.leases, now_s),
     )
 
 

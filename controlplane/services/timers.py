@@ -1,13 +1,16 @@
 """Timers: the silence of a mover or of a lease's holder becomes an event.
 
-A service that has just started gives everybody their full time, and so does one that could not
-hear (it was suspended, or NATS was away). Any number may run: the second finds that it is so.
+Silence counts only while this process provably hears: at each look its own word must have come
+back through the server in time. A service that has just started, or that could not hear (it was
+suspended, or NATS was away, frozen or slow), gives everybody their full time anew. Any number may
+run: the second finds that it is so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from nats.aio.client import Client
@@ -20,6 +23,7 @@ from tensorcast.controlplane.core.liveness import (
     silent_nodes,
     update,
 )
+from tensorcast.controlplane.services.echo import Echo
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
@@ -31,7 +35,7 @@ ACTOR = "timers"
 TICK_S_MAX = 0.5
 TICKS_A_TIMEOUT = 8
 LATE_TICKS = 2
-"""A tick that comes later than so many ticks was a pause of this process: it is forgiven."""
+"""A tick that comes later than so many ticks, or a word that comes back later, is forgiven."""
 _logger = logging.getLogger(__name__)
 
 
@@ -39,34 +43,51 @@ async def run_timers(
     nats: Client, writer: Appender, follower: Follower, heard: Heartbeats, *, node_timeout_s: float
 ) -> None:
     """Watches for ever. `heard` and `follower` are run by the caller."""
-    timers = Timers(writer, follower, heard, node_timeout_s=node_timeout_s)
     tick_s = min(TICK_S_MAX, node_timeout_s / TICKS_A_TIMEOUT)
-    while True:
-        await asyncio.sleep(tick_s)
-        await timers.tick(tick_s, can_hear=nats.is_connected)
+    async with Echo(nats) as echo:
+        timers = Timers(writer, follower, heard, echo.returns, node_timeout_s=node_timeout_s)
+        while True:
+            await asyncio.sleep(tick_s)
+            await timers.tick(tick_s)
 
 
 class Timers:
-    """The watch over nodes and leases. `tick` is one look at it."""
+    """The watch over nodes and leases. `tick` is one look at it. `hears` says whether this process
+    hears within so many seconds."""
 
     def __init__(
-        self, writer: Appender, follower: Follower, heard: Heartbeats, *, node_timeout_s: float
+        self,
+        writer: Appender,
+        follower: Follower,
+        heard: Heartbeats,
+        hears: Callable[[float], Awaitable[bool]],
+        *,
+        node_timeout_s: float,
     ) -> None:
         self._writer = writer
         self._follower = follower
         self._heard = heard
+        self._hears = hears
         self._node_timeout_s = node_timeout_s
         self._watch = Watch()
         self._looked_s = heard.clock()
 
-    async def tick(self, tick_s: float, *, can_hear: bool) -> None:
+    async def tick(self, tick_s: float) -> None:
         """Notes who was heard, and puts on record who was silent for too long. A pause since the
         last tick, or deafness, is forgiven."""
+        late_s = LATE_TICKS * tick_s
+        hears = await self._hears(late_s)
         now_s = self._heard.clock()
-        pause_s = now_s - self._looked_s
-        self._looked_s = now_s
-        if not can_hear or pause_s > LATE_TICKS * tick_s:
-            self._watch = forgive(self._watch, pause_s)
+        pause_s, self._looked_s = now_s - self._looked_s, now_s
+        self._look(now_s)
+        if not hears or pause_s > late_s:
+            self._watch = forgive(self._watch, now_s)
+        for command in self._due(now_s):
+            if self._heard.clock() - now_s > tick_s:
+                return  # the one before took long: look again before the next verdict
+            await self._record(command)
+
+    def _look(self, now_s: float) -> None:
         view = self._follower.view
         self._heard.forget_leases(
             frozenset(lease for held in view.leases_by_artifact.values() for lease in held)
@@ -76,9 +97,6 @@ class Timers:
             for name, heard in self._heard.nodes.items()
         }
         self._watch = update(self._watch, view, lives, self._heard.leases, now_s)
-        if can_hear:
-            for command in self._due(now_s):
-                await self._record(command)
 
     def _due(self, now_s: float) -> list[Command]:
         expired = [

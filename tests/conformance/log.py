@@ -251,3 +251,5 @@ async def check_cursors(cursors: Cursors) -> None:
     assert await cursors.load("policy.replicate") == 0
     await asyncio.gather(*(cursors.store("racing ünï", Seq(seq)) for seq in (7, 9, 8)))
     assert await cursors.load("racing ünï") == 9
+    await cursors.check_room()
+    assert await cursors.load("policy:replicate") == 5

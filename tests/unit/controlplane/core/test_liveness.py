@@ -77,7 +77,7 @@ def test_a_lease_expires_without_renewal(world):
 
 def test_a_pause_is_given_to_everybody(world):
     world.lease(world.artifact("a", "n1"))
-    found = forgive(watch(world, 100.0), 60.0)
+    found = forgive(watch(world, 100.0), 160.0)
     assert silent(found, 164.0) == []
     assert silent(found, 165.0) == [(N1, 5.0)]
     assert list(silent_leases(found, world.view, 189.0)) == []
