@@ -49,14 +49,21 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
             hint=_HINT,
         ) from error
     except (*_UNREADABLE, struct.error) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Corrupt(f"{path} cannot be read as a torch file: {reason}.", hint=_HINT) from error
+        raise Corrupt(
+            f"{path} cannot be read as a torch file{_reason_of(error)}.", hint=_HINT
+        ) from error
     if not isinstance(found, Mapping):
         raise InvalidArgument(
             f"{path} holds a {type(found).__name__}, not a state dict.",
             hint="Save model.state_dict().",
         )
     return dict(found)
+
+
+def _reason_of(error: Exception) -> str:
+    """What torch says, if it says it in words (of a pickle that is none it gives a number)."""
+    line = (str(error).splitlines() or [""])[0].strip().rstrip(".")
+    return f": {line}" if " " in line else ""
 
 
 def _load(path: Path) -> object:

@@ -75,7 +75,7 @@ def _check_expected(key: Key, current: ArtifactId | None, expect: ArtifactId | N
     wanted = f"not to {expect}" if expect else "but a new key was asked for"
     raise Conflict(
         f"Key {key!r} points to {current}, {wanted}.",
-        hint=f"To move it, say that you expect {current}.",
+        hint=f"To move it, expect what it points to: `--expect {current}` (in Python expect=).",
         artifact=current,
     )
 

@@ -137,6 +137,11 @@ def _follow(
         case CancelOperation():
             if state.status is OperationStatus.CANCELLED:
                 return None
+            if state.status is OperationStatus.SUCCEEDED:
+                raise Rejected(
+                    f"Operation {state.id} has succeeded already; there is nothing to cancel.",
+                    operation=state.id,
+                )
             return OperationCancelled(operation=state.id, reason=command.reason)
         case _:
             assert_never(command)

@@ -81,6 +81,12 @@ def test_wrong_usage_is_one_sentence_and_exit_2(tcctl: Tcctl, line: str, words: 
     assert run.err.count("\n") == 1
 
 
+def test_a_number_out_of_range_is_told_in_a_sentence(tcctl: Tcctl) -> None:
+    message = tcctl("up", "--nodes", "0", "-o", "json").error["message"]
+    assert message.endswith(".")
+    assert not message.endswith("..")
+
+
 def test_wrong_usage_is_an_object_when_json_is_asked_for(tcctl: Tcctl) -> None:
     run = tcctl("artifact", "ls", "--bogus", "-o", "json")
     assert run.code == 2

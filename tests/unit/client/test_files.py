@@ -342,6 +342,13 @@ def test_a_broken_torch_file_is_corrupt(tmp_path, data):
         read(tmp_path / "x.pt")
 
 
+def test_junk_is_told_in_words(tmp_path):
+    (tmp_path / "x.pt").write_bytes(b"junk, not a pickle")
+    with pytest.raises(Corrupt) as caught:
+        read_torch_file(tmp_path / "x.pt")
+    assert not any(letter.isdigit() for letter in caught.value.message.removeprefix(str(tmp_path)))
+
+
 def test_a_torch_file_must_be_a_state_dict(tmp_path):
     torch.save([torch.ones(1)], tmp_path / "x.pt")
     with pytest.raises(InvalidArgument, match="holds a list"):

@@ -58,7 +58,7 @@ def test_decisions(history, command, events):
 @pytest.mark.parametrize(
     ("history", "command", "error", "why"),
     [
-        ((TO_A,), move(B), Conflict, "a new key was asked for"),
+        ((TO_A,), move(B), Conflict, f"a new key was asked for.*--expect {A}"),
         ((TO_A,), move(B, expect=B), Conflict, f"points to {A}, not"),
         ((TO_A, moved(B, A, 2)), move(artifact_id("c"), expect=A), Conflict, f"points to {B}, not"),
         ((), move(A, expect=B), Conflict, "does not exist"),

@@ -119,7 +119,7 @@ def test_decisions(history, command, events):
         ((*RUNNING, SUCCEEDED), start(), Rejected, "is succeeded"),
         ((*RUNNING, SUCCEEDED), FAIL, Rejected, "is succeeded"),
         ((*RUNNING, SUCCEEDED), retry(), Rejected, "is succeeded"),
-        ((*RUNNING, SUCCEEDED), CANCEL, Rejected, "is succeeded"),
+        ((*RUNNING, SUCCEEDED), CANCEL, Rejected, "has succeeded already"),
         ((*RUNNING, FAILED), SUCCEED, Rejected, "is failed"),
         ((*RUNNING, FAILED), start(), Rejected, "is failed"),
         ((*RUNNING, FAILED), FAIL, Rejected, "is failed"),
