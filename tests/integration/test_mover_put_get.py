@@ -303,7 +303,7 @@ async def test_nothing_leaks(node: MoverNode, nats_server: NatsServer):
             after = application.stats()
         assert (after.used_bytes, after.replicas, after.puts_open) == (0, 0, 0)
         assert after.segments == before.segments
-        assert node.descriptors() == descriptors
+        assert node.descriptors() <= descriptors
     node.take_in()
     assert len(node.store) == after.segments
 
