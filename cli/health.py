@@ -12,6 +12,9 @@ from tensorcast.deploy.control import ServiceStatus
 from tensorcast.schema.api import ClusterStatus, NodeInfo
 from tensorcast.schema.errors import NotFound, TensorCastError
 
+ANSWER_S = 3.0
+"""A control plane that hangs is a finding, not a reason to wait."""
+
 State = Literal["up", "degraded", "down"]
 
 
@@ -72,7 +75,7 @@ def _ask(session: Session, context: str | None) -> tuple[ClusterStatus | None, s
     """The answer of the control plane, or why there is none."""
     try:
         with session.world.connect(context, None) as client:
-            return client.api.status(), ""
+            return client.api.status(timeout=ANSWER_S), ""
     except NotFound:
         raise
     except TensorCastError as error:

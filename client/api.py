@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from tensorcast.client.faults import not_text
 from tensorcast.client.naming import What, name_of
 from tensorcast.client.position import Position
 from tensorcast.schema import subjects
 from tensorcast.schema.api import (
     LIST_MAX,
-    WAIT_S_MAX,
     ArtifactInfo,
     Ask,
     AuditQuery,
@@ -75,7 +75,10 @@ T = TypeVar("T")
 
 REQUEST_S = 10.0
 CONNECT_S = 3.0
-ANSWER_SLACK_S = 5.0
+ANSWER_SLACK_S = 2.0
+WAIT_S = 5.0
+"""A waiting request is short, so that whoever waits soon learns that nobody listens any more."""
+RESTART_POLL_S = 0.1
 HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
 
 
@@ -107,22 +110,43 @@ class ControlPlane:
     async def ask(
         self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float | None = None
     ) -> T:
-        """One request and its answer. Safe to repeat unless the verb is `execute`."""
+        """A question and its answer. A control plane that is there and does not answer (it may have
+        died with the question) is asked a second time, when half of `timeout` is over. Not for
+        `execute`: nobody knows whether it was carried out."""
+        limit_s = self._timeout_s if timeout is None else timeout
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit_s
+        try:
+            return await self.ask_once(verb, request, answer, timeout=limit_s / 2)
+        except Timeout:
+            pass
+        while True:
+            try:
+                return await self.ask_once(verb, request, answer, timeout=deadline - clock())
+            except Unavailable:  # it is just being started again
+                if clock() + RESTART_POLL_S >= deadline:
+                    raise
+            except Timeout as error:
+                raise _unanswered(verb, limit_s) from error
+            await asyncio.sleep(RESTART_POLL_S)
+
+    async def ask_once(
+        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float
+    ) -> T:
+        """One request and its answer."""
         from nats.errors import Error, NoRespondersError
         from nats.errors import TimeoutError as NatsTimeoutError
 
-        timeout = self._timeout_s if timeout is None else timeout
+        payload = _encode(request)
         nats = await self._connect()
         subject = subjects.api_subject(self._cluster, verb)
         try:
-            reply = await nats.request(subject, msgspec.json.encode(request), timeout=timeout)
+            reply = await nats.request(subject, payload, timeout=max(0.0, timeout))
             return parse_reply(reply.data, answer)
         except NoRespondersError as error:
             raise Unavailable("The control plane is not running.", hint=HINT) from error
         except (NatsTimeoutError, TimeoutError) as error:
-            raise Timeout(
-                f"The control plane did not answer {verb!r} within {timeout:g} s.", hint=HINT
-            ) from error
+            raise _unanswered(verb, timeout) from error
         except (Error, OSError) as error:
             raise Unavailable(f"The connection to NATS broke: {error}.", hint=HINT) from error
         except msgspec.MsgspecError as error:
@@ -135,7 +159,7 @@ class ControlPlane:
         """Has a command decided and its events appended. Later reads of this client include
         them."""
         request = Execute(command=command, actor=self._actor, force=force)
-        done = await self.ask("execute", request, Executed)
+        done = await self.ask_once("execute", request, Executed, timeout=self._timeout_s)
         self._position.advance(done.seq)
         return done
 
@@ -239,15 +263,15 @@ class ControlPlane:
         tier: Tier,
         request: EventId,
         *,
-        timeout: float = WAIT_S_MAX,
+        timeout: float = WAIT_S,
     ) -> ReplicasProgress:
         """How far the replicas of a request are, when that is settled or after `timeout` (at most
-        20 s)."""
-        timeout_s = min(timeout, WAIT_S_MAX)
+        5 s)."""
+        timeout_s = min(timeout, WAIT_S)
         query = WaitReplicas(
             artifact=artifact, nodes=tuple(nodes), tier=tier, request=request, timeout_s=timeout_s
         )
-        return await self.ask(
+        return await self.ask_once(
             "replicas.wait", query, ReplicasProgress, timeout=timeout_s + ANSWER_SLACK_S
         )
 
@@ -267,11 +291,11 @@ class ControlPlane:
         """One operation by its id. Raises NotFound."""
         return await self.ask("operation.show", self._show(what), OperationInfo)
 
-    async def wait_operation(self, operation: str, *, timeout: float = WAIT_S_MAX) -> OperationInfo:
-        """The operation when it has ended, or as it is after `timeout` (at most 20 s)."""
-        timeout_s = min(timeout, WAIT_S_MAX)
+    async def wait_operation(self, operation: str, *, timeout: float = WAIT_S) -> OperationInfo:
+        """The operation when it has ended, or as it is after `timeout` (at most 5 s)."""
+        timeout_s = min(timeout, WAIT_S)
         query = WaitOperation(operation=OperationId(operation), timeout_s=timeout_s)
-        return await self.ask(
+        return await self.ask_once(
             "operation.wait", query, OperationInfo, timeout=timeout_s + ANSWER_SLACK_S
         )
 
@@ -315,11 +339,11 @@ class ControlPlane:
 
     async def replay(self, query: ReplayQuery) -> ReplayInfo:
         """The state as it was at a position or time."""
-        return await self.ask("replay", query, ReplayInfo, timeout=6 * self._timeout_s)
+        return await self.ask("replay", query, ReplayInfo, timeout=12 * self._timeout_s)
 
-    async def status(self) -> ClusterStatus:
+    async def status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Positions of the log and of its readers, the nodes, and problems in words."""
-        return await self.ask("status", Ask(), ClusterStatus)
+        return await self.ask("status", Ask(), ClusterStatus, timeout=timeout)
 
     # ---- leases and life -----------------------------------------------------------------------
 
@@ -385,6 +409,18 @@ class ControlPlane:
                 self._nats = await _connect_nats(self._url)
             await _wait_connected(self._nats)
             return self._nats
+
+
+def _encode(request: msgspec.Struct) -> bytes:
+    """Raises InvalidArgument for text that has no bytes."""
+    try:
+        return msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        raise not_text(error.object) from error
+
+
+def _unanswered(verb: str, timeout_s: float) -> Timeout:
+    return Timeout(f"The control plane did not answer {verb!r} within {timeout_s:g} s.", hint=HINT)
 
 
 async def _connect_nats(url: str) -> Nats:

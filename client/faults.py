@@ -1,11 +1,11 @@
-"""Failed operations as exceptions that name the artifact, the node and the operation."""
+"""Exceptions: for failed operations (they name artifact, node and operation), and for bad text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tensorcast.schema.api import FaultInfo, OperationInfo
-from tensorcast.schema.errors import Cancelled, TensorCastError, Unavailable
+from tensorcast.schema.errors import Cancelled, InvalidArgument, TensorCastError, Unavailable
 from tensorcast.schema.faults import Fault, FaultKind, to_error
 
 
@@ -39,3 +39,9 @@ def failures_of(failed: Sequence[OperationInfo]) -> TensorCastError:
         others = ", ".join(f"{info.id} on {info.node}" for info in failed[1:4])
         error.hint = f"{len(failed) - 1} more failed ({others}). {error.hint}"
     return error
+
+
+def not_text(text: str) -> InvalidArgument:
+    """The exception for text that has no bytes: it holds half a surrogate pair, as Python makes it
+    of a command line that is not UTF-8."""
+    return InvalidArgument(f"{text!r} is not valid text.", hint="Write it in UTF-8.")

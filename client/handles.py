@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from tensorcast.client.api import ControlPlane
+from tensorcast.client.api import WAIT_S, ControlPlane
 from tensorcast.client.faults import failure_of, failures_of
 from tensorcast.schema.api import (
     LIST_MAX,
-    WAIT_S_MAX,
     ArtifactInfo,
     AuditQuery,
     EventInfo,
@@ -118,12 +117,20 @@ class AsyncOperation:
 
         Raises Timeout, Cancelled, or the error that made it fail.
         """
+        if (await self.settle(timeout, report=report)).status != "succeeded":
+            raise failure_of(self.info)
+        return self.info
+
+    async def settle(
+        self, timeout: float | None = None, *, report: Callable[[OperationInfo], None] | None = None
+    ) -> OperationInfo:
+        """Waits until it has ended, well or badly. Raises Timeout."""
 
         async def ask(timeout_s: float) -> OperationInfo:
             self.info = await self._api.wait_operation(self.id, timeout=timeout_s)
             return self.info
 
-        await wait_until(
+        return await wait_until(
             ask,
             lambda info: info.status in ENDED,
             timeout,
@@ -136,9 +143,6 @@ class AsyncOperation:
                 operation=self.id,
             ),
         )
-        if self.info.status != "succeeded":
-            raise failure_of(self.info)
-        return self.info
 
     async def cancel(self) -> None:
         """Cancels it; what it moved is dropped. Raises Rejected when it has ended."""
@@ -268,7 +272,7 @@ async def wait_until(
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + (timeout if timeout is not None else float("inf"))
-    step_s = REPORT_S if report else WAIT_S_MAX
+    step_s = REPORT_S if report else WAIT_S
     heard_at = clock()
     while True:
         try:

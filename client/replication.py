@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from tensorcast.client.api import ControlPlane
-from tensorcast.client.handles import AsyncOperation, AsyncReplication
+from tensorcast.client.faults import failures_of
+from tensorcast.client.handles import AsyncOperation, AsyncReplication, wait_until
 from tensorcast.client.naming import What, name_of
 from tensorcast.schema.api import ArtifactInfo, NodeInfo, OperationInfo
 from tensorcast.schema.errors import InvalidArgument, NotFound, Timeout, Unavailable
@@ -70,7 +71,7 @@ def parse_tier(text: str) -> Tier:
 
 
 async def verify(
-    api: ControlPlane, what: What, *, node: str | None, timeout: float | None
+    api: ControlPlane, what: What, *, node: str | None, timeout: float | None, check: bool
 ) -> tuple[AsyncOperation, ...]:
     """As `AsyncClient.verify`."""
     info = await api.artifact(what)
@@ -88,51 +89,61 @@ async def verify(
             node=node,
         )
     done = await api.request_verification(info.id, replicas)
-    operations = [
-        AsyncOperation(api, found)
-        for found in await _issued_for(api, info, done.events[0], len(replicas))
-    ]
+    issued = await _issued_for(api, info, done.events[0], len(replicas))
+    operations = tuple(AsyncOperation(api, found) for found in issued)
     for operation in operations:
-        await operation.wait(timeout)
-    return tuple(operations)
+        await operation.settle(timeout)
+    failed = [operation.info for operation in operations if operation.status != "succeeded"]
+    if failed and check:
+        raise failures_of(failed)
+    return operations
 
 
 async def _issued_for(
     api: ControlPlane, info: ArtifactInfo, request: EventId, count: int
 ) -> tuple[OperationInfo, ...]:
     """The operations that answer a request, once all `count` of them are issued."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + VERIFY_ISSUE_S
-    while True:
+
+    async def ask(_: float) -> tuple[OperationInfo, ...]:
         known = await api.operations(artifact=info.id)
         found = tuple(operation for operation in known if operation.cause == request)
-        if len(found) >= count:
-            return found
-        if clock() > deadline:
-            raise Timeout(
-                f"No scheduler has answered the request in {VERIFY_ISSUE_S:g} s.",
-                hint="`tcctl status` shows whether one runs.",
-                artifact=info.id,
-            )
-        await asyncio.sleep(POLL_S_MIN)
+        if len(found) < count:
+            await asyncio.sleep(POLL_S_MIN)
+        return found
+
+    return await wait_until(
+        ask,
+        lambda found: len(found) >= count,
+        VERIFY_ISSUE_S,
+        None,
+        Timeout(
+            f"No scheduler has answered the request in {VERIFY_ISSUE_S:g} s.",
+            hint="`tcctl status` shows whether one runs.",
+            artifact=info.id,
+        ),
+    )
 
 
-async def wait_for_artifact(api: ControlPlane, what: What, timeout: float) -> ArtifactInfo:
+async def wait_for_artifact(api: ControlPlane, what: What, timeout: float) -> None:
     """As `AsyncClient.wait`."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + timeout
     pause_s = POLL_S_MIN
-    while True:
+
+    async def ask(timeout_s: float) -> ArtifactInfo | None:
+        nonlocal pause_s
         try:
             info = await api.artifact(what)
         except NotFound:
             info = None
-        if info and any(replica.state == "ready" for replica in info.replicas):
-            return info
-        if clock() + pause_s > deadline:
-            name = name_of(what)
-            raise Timeout(
-                f"{name!r} is not ready after {timeout:g} s.", hint="Was it put?", artifact=name
-            )
-        await asyncio.sleep(pause_s)
-        pause_s = min(POLL_S_MAX, pause_s * 1.5)
+        if not is_usable(info):
+            await asyncio.sleep(min(pause_s, timeout_s))
+            pause_s = min(POLL_S_MAX, pause_s * 1.5)
+        return info
+
+    name = name_of(what)
+    late = Timeout(f"{name!r} is not ready after {timeout:g} s.", hint="Was it put?", artifact=name)
+    await wait_until(ask, is_usable, timeout, None, late)
+
+
+def is_usable(info: ArtifactInfo | None) -> bool:
+    """Whether it is there with a replica that is ready."""
+    return info is not None and any(replica.state == "ready" for replica in info.replicas)

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from tensorcast.client.context import START_HINT, Context
+from tensorcast.client.faults import not_text
 from tensorcast.schema.errors import (
     Corrupt,
     OutOfCapacity,
@@ -42,11 +43,11 @@ Descriptors = tuple[int, ...]
 
 IDLE_MAX = 4
 ANSWER_S = 30.0
-ANSWER_SLACK_S = 10.0
+ANSWER_SLACK_S = 0.5
+"""A mover that is well says itself what did not come in time; so long it is waited for."""
 RECONNECT_S = 5.0
-"""How long a client that was connected waits for a mover that restarts."""
+"""How long a mover that restarts is waited for."""
 _CONTROL_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
-_ABSENT = (FileNotFoundError, ConnectionRefusedError)
 
 
 class MoverLost(Unavailable):
@@ -62,24 +63,20 @@ class Connection:
         self.is_clean = True
 
     async def ask(
-        self, request: Request, answer: type[A], *, timeout: float = ANSWER_S
+        self, request: Request, answer: type[A], *, timeout: float | None = ANSWER_S
     ) -> tuple[A, Descriptors]:
         """One request, its answer, and the descriptors with it, which are the caller's to close.
+        Without a `timeout` the caller limits the time.
 
-        Raises what the mover refuses with, MoverLost, Timeout, Corrupt. After any but the first
-        the connection is of no more use.
+        Raises what the mover refuses with, MoverLost, Timeout, Corrupt, InvalidArgument. After any
+        but the first and the last the connection is of no more use.
         """
+        frame = _encode(request)
         self.is_clean = False
         try:
-            async with asyncio.timeout(timeout):
-                await asyncio.get_running_loop().sock_sendall(self._endpoint, encode_frame(request))
+            async with _limited(timeout, self._node):
+                await asyncio.get_running_loop().sock_sendall(self._endpoint, frame)
                 found, descriptors = await self._receive()
-        except TimeoutError as error:
-            raise Timeout(
-                f"The mover of node {self._node} did not answer within {timeout:g} s.",
-                hint="`tcctl status` shows how it is.",
-                node=self._node,
-            ) from error
         except OSError as error:
             raise _lost(self._node) from error
         if isinstance(found, answer):
@@ -143,23 +140,23 @@ class MoverSockets:
     async def ask(
         self, request: Request, answer: type[A], *, timeout: float = ANSWER_S
     ) -> tuple[A, Descriptors]:
-        """One request that is safe to repeat; asked again when the mover was restarted. Errors as
-        `Connection.ask`, and Unavailable without a mover."""
-        limit_s = timeout + ANSWER_SLACK_S
-        try:
+        """One request that is safe to repeat; asked again when the mover was restarted. All of it
+        ends within `timeout`. Errors as `Connection.ask`, and Unavailable without a mover."""
+        async with _limited(timeout, self.node, slack_s=ANSWER_SLACK_S):
+            try:
+                async with self.connection() as connection:
+                    return await connection.ask(request, answer, timeout=None)
+            except MoverLost:
+                self._drop_idle()
             async with self.connection() as connection:
-                return await connection.ask(request, answer, timeout=limit_s)
-        except MoverLost:
-            self._drop_idle()
-        async with self.connection() as connection:
-            return await connection.ask(request, answer, timeout=limit_s)
+                return await connection.ask(request, answer, timeout=None)
 
     @contextlib.asynccontextmanager
     async def connection(self, *, is_fresh: bool = False) -> AsyncIterator[Connection]:
         """A connection of one's own. After an error it is closed, which aborts the puts that it
         opened; but one that was only refused a single request is kept for the next."""
         reused = self._idle.pop() if self._idle and not is_fresh else None
-        connection = reused or await self._connect()
+        connection = reused or await self._connect_twice()
         self._open.add(connection)
         is_kept = False
         try:
@@ -194,6 +191,14 @@ class MoverSockets:
             connection.close()
         self._idle = []
 
+    async def _connect_twice(self) -> Connection:
+        """A mover can be killed between its first word and its second."""
+        async with _limited(ANSWER_S, self.node):
+            try:
+                return await self._connect()
+            except MoverLost:
+                return await self._connect()
+
     async def _connect(self) -> Connection:
         if self._is_closed:
             raise Unavailable("This client is closed.", hint="Connect again.")
@@ -203,7 +208,7 @@ class MoverSockets:
         path = self._context.nodes[node].socket
         connection = Connection(await self._dial(path, node), node)
         try:
-            await connection.ask(self._hello, Welcome)
+            await connection.ask(self._hello, Welcome, timeout=None)
         except BaseException:
             connection.close()
             raise
@@ -211,9 +216,10 @@ class MoverSockets:
         return connection
 
     async def _dial(self, path: str, node: str) -> socket.socket:
-        """A connected socket; waits a moment for a mover that was there before."""
+        """A connected socket; waits a moment for a mover that was there before: it has left its
+        socket behind, or this client knew it."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + (RECONNECT_S if self._was_connected else 0.0)
+        deadline = clock() + RECONNECT_S
         while True:
             endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             try:
@@ -222,10 +228,36 @@ class MoverSockets:
             except OSError as error:
                 endpoint.close()
                 is_busy = error.errno == errno.EAGAIN  # its backlog is full
-                is_awaited = isinstance(error, _ABSENT) and clock() < deadline
-                if not (is_busy or is_awaited):
+                was_there = isinstance(error, ConnectionRefusedError) or (
+                    isinstance(error, FileNotFoundError) and self._was_connected
+                )
+                if not (is_busy or (was_there and clock() < deadline)):
                     raise _unreachable(error, path, node) from error
             await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def _limited(
+    timeout_s: float | None, node: str | None, *, slack_s: float = 0.0
+) -> AsyncIterator[None]:
+    """Raises Timeout when the block takes longer; without a limit it may take any time."""
+    try:
+        async with asyncio.timeout(None if timeout_s is None else timeout_s + slack_s):
+            yield
+    except TimeoutError as error:
+        raise Timeout(
+            f"The mover of node {node} did not answer within {timeout_s:g} s.",
+            hint="`tcctl status` shows how it is.",
+            node=node,
+        ) from error
+
+
+def _encode(request: Request) -> bytes:
+    """Raises InvalidArgument for text that has no bytes."""
+    try:
+        return encode_frame(request)
+    except UnicodeEncodeError as error:
+        raise not_text(error.object) from error
 
 
 def _unreachable(error: OSError, path: str, node: str) -> TensorCastError:

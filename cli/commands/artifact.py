@@ -9,11 +9,13 @@ import msgspec
 import typer
 
 from tensorcast.cli.events import event_flow
+from tensorcast.cli.exits import Failed
 from tensorcast.cli.output import Answer, Flow, Note, Result, shorten
 from tensorcast.cli.session import session_of
 from tensorcast.cli.tables import (
     describe_artifact,
     table_artifacts,
+    table_operations,
     table_replicas,
     table_tensors,
 )
@@ -26,7 +28,7 @@ app = typer.Typer(
 
 
 class VerifyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` prints; damage is an error instead."""
+    """What `verify` prints; `ok` means that all operations succeeded."""
 
     artifact: str
     ok: bool
@@ -122,15 +124,39 @@ def verify(
     session = session_of(call)
     begin = time.monotonic()
     with session.client() as client, session.progress("verify"):
-        checked = client.verify(what, node=node, timeout=parse_seconds(timeout))
+        checked = client.verify(what, node=node, timeout=parse_seconds(timeout), check=False)
     operations = tuple(one.info for one in checked)
     took_s = time.monotonic() - begin
+    failed = [one for one in operations if one.status != "succeeded"]
     info = VerifyInfo(
-        artifact=operations[0].artifact, ok=True, operations=operations, seconds=round(took_s, 6)
+        artifact=operations[0].artifact,
+        ok=not failed,
+        operations=operations,
+        seconds=round(took_s, 6),
     )
     places = ", ".join(one.node for one in operations)
     sentence = f"All bytes match their digests on {places} ({format_seconds(took_s)})."
-    return Answer(data=info, blocks=lambda: (Note(sentence),), brief=(info.artifact,))
+    now = session.now()
+    return Answer(
+        data=info,
+        blocks=lambda: (table_operations(operations, now) if failed else Note(sentence),),
+        brief=(info.artifact,),
+        error=_explain(failed) if failed else None,
+    )
+
+
+def _explain(failed: list[OperationInfo]) -> Failed:
+    """The work was done and came out badly, whatever went wrong on a node."""
+    from tensorcast.client.faults import failures_of
+
+    error = failures_of(failed)
+    return Failed(
+        error.message,
+        hint=error.hint,
+        artifact=error.artifact,
+        node=error.node,
+        operation=error.operation,
+    )
 
 
 @app.command()

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -16,6 +16,7 @@ from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.errors import (
     Conflict,
     Corrupt,
+    InvalidArgument,
     PermissionDenied,
     Timeout,
     Unavailable,
@@ -25,6 +26,7 @@ from tensorcast.schema.socket import (
     LENGTH,
     AskStats,
     ErrorBody,
+    Get,
     Hello,
     PutOpened,
     Refused,
@@ -219,12 +221,90 @@ async def test_an_absent_mover_is_told_at_once(tmp_path):
     started = time.monotonic()
     with pytest.raises(Unavailable, match="not running"):
         await sockets(tmp_path / "no.sock").ask(AskStats(), Stats)
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(tmp_path / "left.sock"))
-    left.close()
-    with pytest.raises(Unavailable, match="not running"):
-        await sockets(tmp_path / "left.sock").ask(AskStats(), Stats)
     assert time.monotonic() - started < 1
+
+
+def leave_behind(path) -> None:
+    """What is left of a mover that was killed: a socket on which nobody listens."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+
+async def test_a_mover_that_was_killed_is_waited_for(tmp_path):
+    path = tmp_path / "m.sock"
+    leave_behind(path)
+
+    def come_back() -> None:
+        time.sleep(0.3)
+        with mover(tmp_path / "new.sock", STATS):
+            (tmp_path / "new.sock").rename(path)
+            ended.wait(10)
+
+    ended = threading.Event()
+    mending = threading.Thread(target=come_back)
+    mending.start()
+    assert await sockets(path).ask(AskStats(), Stats) == (STATS, ())
+    ended.set()
+    mending.join()
+
+
+async def test_a_mover_that_stays_killed_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorcast.client.socket.RECONNECT_S", 0.2)
+    leave_behind(tmp_path / "m.sock")
+    with pytest.raises(Unavailable, match="not running"):
+        await sockets(tmp_path / "m.sock").ask(AskStats(), Stats)
+
+
+async def test_a_mover_that_hangs_up_on_a_greeting_is_greeted_again(tmp_path):
+    path = tmp_path / "m.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            first, _ = listener.accept()
+            first.close()
+            second, _ = listener.accept()
+            with second:
+                receive(second)
+                second.sendall(encode_frame(WELCOME))
+                receive(second)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        client = sockets(path)
+        async with client.connection(is_fresh=True):
+            pass
+        client.close()
+        serving.join()
+
+
+@pytest.mark.parametrize("waiting", [0, 8], ids=["greeting", "connecting"])
+async def test_a_frozen_mover_takes_no_more_time_than_is_given(tmp_path, waiting):
+    path = tmp_path / "m.sock"
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as before:
+        listener.bind(str(path))
+        listener.listen(1)
+        for _ in range(waiting):  # as many as its backlog takes, and more
+            other = before.enter_context(socket.socket(socket.AF_UNIX))
+            other.setblocking(False)
+            with suppress(BlockingIOError):
+                other.connect(str(path))
+        began = time.monotonic()
+        with pytest.raises(Timeout, match=r"within 0\.3 s"):
+            await sockets(path).ask(AskStats(), Stats, timeout=0.3)
+        assert time.monotonic() - began < 1.5
+
+
+async def test_text_that_has_no_bytes_is_refused_before_anything_is_sent(tmp_path):
+    path = tmp_path / "m.sock"
+    with mover(path, STATS) as heard:
+        client = sockets(path)
+        with pytest.raises(InvalidArgument, match=r"'a\\udcff' is not valid text"):
+            await client.ask(Get(what="a\udcff"), Stats)
+        assert await client.ask(AskStats(), Stats) == (STATS, ())
+        client.close()
+    assert [type(request) for request in heard] == [Hello, AskStats]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensorcast.client.handles import wait_until
+from tensorcast.client.api import ANSWER_SLACK_S
+from tensorcast.client.handles import OUTAGE_S_MAX, wait_until
 from tensorcast.client.position import Position
 from tensorcast.schema.errors import NotFound, Timeout, Unavailable
 from tensorcast.schema.ids import Seq
@@ -44,6 +45,12 @@ async def test_a_wait_ends_in_time():
     with pytest.raises(Timeout, match="took too long"):
         await wait_until(answers.ask, is_done, 0.0, None, LATE)
     assert answers.timeouts == [0.0]
+
+
+async def test_a_wait_asks_in_steps_that_an_outage_outlasts():
+    answers = Answers("done")
+    await wait_until(answers.ask, is_done, None, None, LATE)
+    assert answers.timeouts[0] + ANSWER_SLACK_S < OUTAGE_S_MAX / 2
 
 
 async def test_a_wait_outlives_a_restart_of_the_control_plane():

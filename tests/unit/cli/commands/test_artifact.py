@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from cli_samples import ART, Answers, FakeClient, Tcctl, artifact, event, operation
-from tensorcast.schema.api import TensorInfo
-from tensorcast.schema.errors import Corrupt, Rejected
+from tensorcast.schema.api import FaultInfo, TensorInfo
+from tensorcast.schema.errors import Rejected
+from tensorcast.schema.ids import NodeId
 
 REPLICA_FIELDS = {"node", "tier", "state", "chunks_ready", "chunks_total"}
 FIELDS = {"id", "kind", "state", "bytes", "tensors", "labels", "keys", "replicas"}
@@ -89,11 +90,21 @@ def test_verify_waits_and_tells_that_all_is_well(tcctl: Tcctl) -> None:
     tcctl.client = FakeClient(verify=(checked,))
     run = tcctl("artifact", "verify", "x", "--node", "n2", "--timeout", "2m", "-o", "json")
     assert (run.code, run.data["ok"], run.data["artifact"]) == (0, True, ART)
-    assert tcctl.client.calls == [("verify", ("x",), {"node": "n2", "timeout": 120.0})]
+    assert tcctl.client.calls == [
+        ("verify", ("x",), {"node": "n2", "timeout": 120.0, "check": False})
+    ]
 
 
-def test_verify_of_damaged_bytes_fails(tcctl: Tcctl) -> None:
-    tcctl.client = FakeClient(verify=Corrupt("Chunk 3 does not match.", operation="op-1"))
-    run = tcctl("artifact", "verify", "x")
-    assert (run.code, run.out) == (1, "")
-    assert "Chunk 3" in run.err
+def test_verify_of_damaged_bytes_shows_all_operations_and_fails(tcctl: Tcctl) -> None:
+    good, bad = Answers(), Answers()
+    good.info = operation(kind="verify", node=NodeId("n1"))
+    fault = FaultInfo(kind="not_found", detail="The file is gone.", retryable=False)
+    bad.info = operation(kind="verify", node=NodeId("n2"), status="failed", fault=fault)
+    tcctl.client = FakeClient(verify=(good, bad))
+    run = tcctl("artifact", "verify", "x", "-o", "json")
+    assert (run.code, run.data["ok"], run.data["artifact"]) == (1, False, ART)
+    assert [one["status"] for one in run.data["operations"]] == ["succeeded", "failed"]
+    assert (run.error["code"], run.error["node"]) == ("failed", "n2")
+    assert "The file is gone." in run.error["message"]
+    text = tcctl("artifact", "verify", "x")
+    assert (text.code, "n1" in text.out, "n2" in text.out) == (1, True, True)
