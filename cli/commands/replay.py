@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,12 @@ from tensorcast.cli.output import Answer, Block, Heading, Note, Result
 from tensorcast.cli.session import session_of
 from tensorcast.cli.tables import table_artifacts, table_keys, table_nodes, table_operations
 from tensorcast.cli.units import parse_position
-from tensorcast.schema.api import ReplayInfo, ReplayQuery
+from tensorcast.schema.api import AuditQuery, ReplayInfo, ReplayQuery
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Seq
+
+if TYPE_CHECKING:
+    from tensorcast.client import Client
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -58,16 +61,23 @@ def replay(
     )
     with session.client() as client:
         info = client.api.replay(query)
-    now = session.now()
+        moment = query.to_time or find_moment(client, info.at_seq) or session.now()
     return Answer(
         data=info,
-        blocks=lambda: describe_state(info, now),
+        blocks=lambda: describe_state(info, moment),
         brief=tuple(one.id for one in info.artifacts),
     )
 
 
+def find_moment(client: Client, seq: Seq) -> datetime | None:
+    """When the event at a position happened: ages are told as they were then."""
+    found = client.api.audit(AuditQuery(since=Seq(seq - 1), limit=1)) if seq > 0 else ()
+    return found[0].at if found else None
+
+
 def describe_state(info: ReplayInfo, now: datetime) -> Sequence[Block]:
-    """Everything that there was, noun by noun; what there was none of is left out."""
+    """Everything that there was at the moment `now`, noun by noun; what there was none of is left
+    out."""
     parts = (
         ("Artifacts", table_artifacts(info.artifacts, now)),
         ("Keys", table_keys(info.keys)),
