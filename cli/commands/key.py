@@ -15,6 +15,14 @@ app = typer.Typer(help="The names of artifacts.", add_completion=False, rich_mar
 Name = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 
 
+class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ls` prints of a key; `show` has its history too."""
+
+    key: str
+    artifact: str | None
+    version: int
+
+
 @app.command()
 def ls(
     call: typer.Context,
@@ -26,7 +34,7 @@ def ls(
     with session_of(call).client() as client:
         found = client.api.keys(limit=limit)
     return Answer(
-        data=found,
+        data=[KeyLine(key=one.key, artifact=one.artifact, version=one.version) for one in found],
         blocks=lambda: (table_keys(found),),
         brief=tuple(one.key for one in found),
     )

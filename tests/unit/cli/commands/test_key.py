@@ -24,6 +24,8 @@ def test_show_has_the_fields_of_the_interface(tcctl: Tcctl) -> None:
 
 def test_ls(tcctl: Tcctl) -> None:
     tcctl.answer(keys=(INFO,))
+    line = {"key": "llama@1", "artifact": ART, "version": 1}  # no history: show has it
+    assert tcctl("key", "ls", "-o", "json").data == [line]
     assert tcctl("key", "ls", "-q").out == "llama@1\n"
     assert ART[:12] in tcctl("key", "ls").out
 
