@@ -175,6 +175,11 @@ def _print_blocks(blocks: Sequence[Block], session: Session) -> None:
                 assert_never(block)
 
 
+def shows_color(session: Session) -> bool:
+    """Whether nobody has forbidden colours, by option or variable."""
+    return session.options.color and not session.world.environ.get("NO_COLOR")
+
+
 def make_console(session: Session) -> Console:
     """A console for standard output: colours on a terminal, unbroken lines on a pipe."""
     from rich.console import Console
@@ -182,7 +187,8 @@ def make_console(session: Session) -> Console:
     out = session.world.out
     return Console(
         file=out,
-        no_color=None if session.options.color else True,
+        # Without colours nothing else is sent either: bold is an escape too.
+        color_system="auto" if shows_color(session) else None,
         width=None if out.isatty() else PIPE_COLUMNS,
         soft_wrap=not out.isatty(),
         highlight=False,

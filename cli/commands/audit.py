@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -15,7 +16,8 @@ from tensorcast.cli.output import Answer, Note, Result
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_time
 from tensorcast.schema.api import AuditQuery, EventInfo
-from tensorcast.schema.errors import NotFound
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.events import EVENT_TYPES
 from tensorcast.schema.ids import EventId, Seq, parse_node
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ def log(
     session = session_of(call)
     if chain is not None:
         return explain(session, chain)
+    if kind is not None:
+        check_type(kind)
     now = session.now()
     query = AuditQuery(
         what=about,
@@ -90,6 +94,14 @@ def log(
     return event_flow(_pages(session, query, limit, follow=follow))
 
 
+def check_type(pattern: str) -> None:
+    """Raises InvalidArgument when no type of event is called so; `*` stands for any text."""
+    if not any(fnmatchcase(name, pattern) for name in EVENT_TYPES):
+        raise InvalidArgument(
+            f"No event is of type {pattern!r}.", hint=f"The types are {', '.join(EVENT_TYPES)}."
+        )
+
+
 def _pages(
     session: Session, query: AuditQuery, limit: int, *, follow: bool
 ) -> Iterator[Sequence[EventInfo]]:
@@ -101,6 +113,8 @@ def _pages(
         return follow
 
     with session.client() as client:
+        if query.node is not None:
+            client.api.node(query.node)  # one that never was is told, not silence
         if query.newest and follow:
             shown = client.api.audit(query)
             yield shown

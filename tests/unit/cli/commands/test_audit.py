@@ -5,10 +5,11 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from cli_samples import ART, OPERATION, Tcctl, event, operation
+from cli_samples import ART, OPERATION, Tcctl, event, node, operation
 from samples import BEGIN
 from tensorcast.cli.commands import audit as audit_command
 from tensorcast.schema.api import AuditQuery
+from tensorcast.schema.errors import NotFound
 
 REQUEST = {"artifact": ART, "nodes": ["n2"], "tier": "dram"}
 STARTED = {"operation": OPERATION, "epoch": 1, "attempt": 1}
@@ -30,10 +31,11 @@ def read(query: AuditQuery) -> tuple[object, ...]:
 
 
 def test_every_filter_reaches_the_control_plane(tcctl: Tcctl) -> None:
-    api = tcctl.answer(audit=())
+    api = tcctl.answer(audit=(), node=node())
     line = "audit log --artifact m --node n1 --actor user:ada@desk --type key.moved --since 3"
     tcctl(*line.split(), "--from", "1h", "--to", "2030-01-01T00:00:00Z", "--limit", "7")
-    (query,) = api.calls[0][1]
+    assert api.calls[0][:2] == ("node", ("n1",))
+    (query,) = api.calls[1][1]
     assert query == AuditQuery(
         artifact="m",
         node="n1",
@@ -44,6 +46,15 @@ def test_every_filter_reaches_the_control_plane(tcctl: Tcctl) -> None:
         since=3,
         limit=7,
     )
+
+
+def test_what_cannot_be_is_told(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=(), node=NotFound("There is no node 'n9'."))
+    assert tcctl("audit", "log", "--node", "n9").code == 3
+    run = tcctl("audit", "log", "--type", "bogus.type")
+    assert run.code == 2
+    assert "replica.ready" in run.err
+    assert tcctl("audit", "log", "--type", "replica.*").code == 0
 
 
 def test_the_last_ones(tcctl: Tcctl) -> None:
