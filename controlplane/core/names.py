@@ -56,7 +56,11 @@ def resolve_operation(view: ClusterView, text: str) -> OperationId:
     if found is None:
         raise NotFound(
             f"There is no operation {text!r}.",
-            hint="`tcctl op ls` shows what there is.",
+            hint=(
+                "`tcctl op ls` shows what there is."
+                if len(digits) >= PREFIX_MIN
+                else f"Give {PREFIX_MIN} characters or more of its id after {_OPERATION!r}."
+            ),
             operation=text,
         )
     return OperationId(found)

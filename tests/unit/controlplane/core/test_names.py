@@ -39,6 +39,13 @@ def test_a_key_is_tried_before_the_beginning_of_an_id(world):
     assert resolve_artifact(world.view, a[:8]) == b
 
 
+def test_a_beginning_that_is_too_short_is_told(world):
+    with pytest.raises(NotFound, match="Give 6 characters or more"):
+        resolve_operation(world.view, "op-0f7ce")
+    with pytest.raises(NotFound, match="op ls"):
+        resolve_operation(world.view, "op-0f7ce1")
+
+
 def test_a_full_id_always_means_that_artifact(world):
     """Logs may hold such a key from before they were refused."""
     a, b, unknown = artifact_id("a"), world.artifact("b", "n1"), artifact_id("unknown")
