@@ -5,6 +5,8 @@ tcctl up && python examples/01_put_get.py
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 import tensorcast as tc
@@ -38,4 +40,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tc.TensorCastError as error:
+        sys.exit(f"Error: {error}")

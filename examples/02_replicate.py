@@ -5,6 +5,8 @@ tcctl up --nodes 2 && python examples/02_replicate.py
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 import tensorcast as tc
@@ -37,4 +39,7 @@ def publish(client: tc.Client, step: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tc.TensorCastError as error:
+        sys.exit(f"Error: {error}")

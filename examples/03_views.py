@@ -5,6 +5,8 @@ tcctl up && python examples/03_views.py
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 import tensorcast as tc
@@ -34,4 +36,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tc.TensorCastError as error:
+        sys.exit(f"Error: {error}")

@@ -6,6 +6,7 @@ tcctl up --nodes 2 && python examples/04_async.py
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import torch
 
@@ -32,4 +33,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except tc.TensorCastError as error:
+        sys.exit(f"Error: {error}")

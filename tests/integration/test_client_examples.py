@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,20 @@ def run(cluster, *command: str) -> str:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_without_a_cluster_they_say_so_in_a_sentence(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        env={**os.environ, "TENSORCAST_CONFIG_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: No cluster is known on this machine.")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
