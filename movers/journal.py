@@ -1,5 +1,5 @@
-"""What the mover must not forget: reports that the log has not acknowledged yet, and which kept
-descriptor holds which replica.
+"""What the mover must not forget: reports that the log has not acknowledged yet, which kept
+descriptor holds which replica, and which log it belongs to.
 
 A report is a command with the id of the event that it will become. It is on disk before anything
 is done because of it, goes to the log in the order in which it was recorded, and is appended once:
@@ -27,7 +27,7 @@ from tensorcast.log.follower import Follower
 from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
-from tensorcast.schema.errors import Conflict, TensorCastError, Timeout, Unavailable
+from tensorcast.schema.errors import Conflict, Corrupt, TensorCastError, Timeout, Unavailable
 from tensorcast.schema.events import TYPE_NAMES, aggregate_of
 from tensorcast.schema.ids import EventId, ReplicaId, Seq
 
@@ -40,10 +40,12 @@ DISK_RETRY_S: Final = 1.0
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS outbox (position INTEGER PRIMARY KEY, report BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS segments (replica TEXT PRIMARY KEY, segment TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS log (one INTEGER PRIMARY KEY, created TEXT NOT NULL, seq INTEGER);
 """
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
+MaySend = Callable[[ClusterView], bool]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     command: Command
     cause: EventId | None = None
+
+
+class KnownLog(msgspec.Struct, frozen=True):
+    """The log that a node belongs to (`created` tells logs of one name apart), and how far the
+    node has seen it."""
+
+    created: str
+    seq: Seq
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -134,6 +144,14 @@ class _File:
     def forget(self, replica: ReplicaId) -> None:
         self._db.execute("DELETE FROM segments WHERE replica = ?", (replica,))
 
+    def read_log(self) -> KnownLog | None:
+        row = self._db.execute("SELECT created, seq FROM log").fetchone()
+        return None if row is None else KnownLog(row[0], Seq(row[1]))
+
+    def keep_log(self, log: KnownLog) -> None:
+        row = (log.created, log.seq)
+        self._db.execute("INSERT OR REPLACE INTO log VALUES (1, ?, ?)", row)
+
     def close(self) -> None:
         self._db.close()
 
@@ -147,6 +165,7 @@ class Journal:
             self._file = _File(path)
             unsent = self._file.read_outbox()
             self.segments = self._file.read_segments()
+            self._known = self._file.read_log()
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise Unavailable(
                 f"The journal {path} cannot be opened: {error}.",
@@ -191,6 +210,28 @@ class Journal:
         async with self._changed:
             self._changed.notify_all()
 
+    async def check_log(self, cluster: str, created: str, last: Seq) -> None:
+        """Takes the log as this node's own when it knows none. Raises Corrupt when it knows
+        another one, or more of this one: then its past is not in this log, and nothing may be
+        written to it."""
+        known = self._known
+        if known is None:
+            first = self._known = KnownLog(created, Seq(0))
+            await self._surely(lambda: self._file.keep_log(first))
+        elif known.created != created or last < known.seq:
+            what = "is another one" if known.created != created else f"ends at event {last}"
+            raise Corrupt(
+                f"The log of cluster {cluster} is not the one this node knows: the node has seen "
+                f"{known.seq} events of its log, and this one {what}.",
+                hint="Restore NATS's folder, or start anew with `tcctl down --purge`.",
+            )
+
+    async def note_position(self, seq: Seq) -> None:
+        """Remembers how far the node has seen its log."""
+        if self._known is not None and seq > self._known.seq:
+            known = self._known = KnownLog(self._known.created, seq)
+            await self._surely(lambda: self._file.keep_log(known))
+
     async def keep_segment(self, replica: ReplicaId, segment: str) -> None:
         """Notes on disk that this kept descriptor holds the replica."""
         if self.segments.get(replica) == segment:
@@ -214,12 +255,16 @@ class Journal:
         if recorded.id in self._awaited:
             self._shown.add(recorded.id)
 
-    async def run(self, log: Appender, follower: Follower) -> None:
-        """Sends what is recorded, in order, for ever; repeats while the log cannot be reached."""
+    async def run(
+        self, log: Appender, follower: Follower, may_send: MaySend = lambda view: True
+    ) -> None:
+        """Sends what is recorded, in order, for ever; repeats while the log cannot be reached, and
+        waits while `may_send` says so of the view."""
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: bool(self._pending))
             try:
+                await follower.wait_until(may_send, FOLLOW_TIMEOUT_S)
                 await self._send(log, follower)
             except (Conflict, Unavailable, Timeout) as error:
                 _logger.info("reports wait: %s", error)
@@ -240,6 +285,7 @@ class Journal:
         for report, reason in planned.refused:
             _logger.warning("%s came too late: %s", type(report.command).__name__, reason)
         await self._acknowledge(batch)
+        await self.note_position(follower.view.at)
 
     async def _catch_up(self, log: Appender, follower: Follower) -> None:
         try:

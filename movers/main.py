@@ -100,6 +100,7 @@ async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> 
         if log is None:
             return 0
         try:
+            await journal.check_log(settings.cluster, log.created, await log.last_seq())
             with Mover(settings, log, journal, notifier) as mover:
                 await mover.live(kept, stopping)
         finally:

@@ -39,6 +39,8 @@ from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.registry import make_transport
 from tensorcast.movers.transports.tcp.server import TcpServer
+from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 from tensorcast.schema.socket import Stats, Welcome
 
@@ -47,6 +49,7 @@ WRITE_S_MAX: Final = 15.0
 SETTLE_S_MAX: Final = 5.0
 LEAVE_S_MAX: Final = 5.0
 TIDY_S: Final = 5.0
+FREE_S_MAX: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
@@ -170,7 +173,7 @@ class Mover:
                 tasks.create_task(self._follower.run(), name="follower"),
                 tasks.create_task(self._writer.run(), name="writer"),
                 tasks.create_task(self._agent.watch(), name="watcher"),
-                tasks.create_task(self._journal.run(self._writer, self._follower), name="journal"),
+                tasks.create_task(self._drain(), name="journal"),
             ]
             await self._remember(kept)
             background += [
@@ -185,6 +188,15 @@ class Mover:
             await self._end()
             for task in background:
                 task.cancel()
+
+    async def _drain(self) -> None:
+        """Nothing is reported while the cluster has given this life up: the next one does it."""
+
+        def may_send(view: ClusterView) -> bool:
+            own = view.nodes.get(self._life.node)
+            return not self._life.epoch or own is None or own.status is not NodeStatus.LOST
+
+        await self._journal.run(self._writer, self._follower, may_send)
 
     async def _remember(self, kept: Mapping[str, int]) -> None:
         """Catches up with the log, pays what the last life owed it, and joins."""
@@ -236,12 +248,15 @@ class Mover:
                 await self._journal.settled()
             async with asyncio.timeout(LEAVE_S_MAX):
                 await self._membership.leave()
+        await self._journal.note_position(self._follower.view.at)
         _logger.info("node %s has stopped", self._life.node)
 
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_S)
             await self._agent.tidy()
+            await in_thread(self._pool.trim, FREE_S_MAX)
+            await self._journal.note_position(self._follower.view.at)
 
     def _about(self) -> str:
         return f"epoch {self._life.epoch}, data port {self._server.address}"

@@ -8,9 +8,10 @@ from typing import Final
 import msgspec
 
 from tensorcast.log.follower import Follower
-from tensorcast.movers.core.holdings import peers_with
+from tensorcast.movers.core.holdings import doubted_replicas, peers_with
 from tensorcast.movers.core.sources import Source
 from tensorcast.movers.core.transfer import (
+    Broken,
     Completion,
     Target,
     Transfer,
@@ -29,9 +30,10 @@ from tensorcast.movers.transports.base import Transport
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import RequestVerification
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.events import ReplicaFilled
-from tensorcast.schema.faults import to_error
+from tensorcast.schema.faults import FaultKind, to_error
 from tensorcast.schema.ids import ArtifactId, EventId, NodeId
 
 NEWS_S: Final = 0.5
@@ -101,6 +103,7 @@ class Puller:
     ) -> Transfer:
         """post -> record -> completions -> advance, until nothing is missing or nobody has it."""
         seen = self._follower.view
+        doubted: set[NodeId] = set()
         while True:
             # Progress is done already: the next pulls need not wait until its report is on disk.
             links.post(turn.pulls)
@@ -108,6 +111,7 @@ class Puller:
             if turn.status is not TransferStatus.RUNNING or resident.is_dropped:
                 return turn.transfer
             completions = await links.completions(NEWS_S)
+            await self._doubt(completions, doubted, cause)
             turn = self._advance(turn.transfer, completions, resident)
             if self._has_news(seen, resident.id):
                 seen = self._follower.view
@@ -122,6 +126,21 @@ class Puller:
             merged = _merge(merged, advance(merged.transfer, completion))
         self._residents.add_chunks(resident, missing - merged.transfer.missing)
         return merged
+
+    async def _doubt(
+        self, completions: Sequence[Completion], doubted: set[NodeId], cause: EventId
+    ) -> None:
+        """Has the replicas of peers that sent damaged bytes checked, each peer's once."""
+        for completion in completions:
+            pull = completion.pull
+            if not isinstance(completion, Broken) or pull.peer in doubted:
+                continue
+            if completion.fault.kind is FaultKind.CORRUPT:
+                doubted.add(pull.peer)
+                replicas = doubted_replicas(self._follower.view, pull.artifact, pull.peer)
+                if replicas:
+                    check = RequestVerification(artifact=pull.artifact, replicas=replicas)
+                    await self._reporter.report([check], cause)
 
     async def _record(self, turn: Turn, resident: Resident, cause: EventId) -> None:
         """Progress only: that it is complete, or failed, is reported by the frame."""

@@ -20,6 +20,7 @@ from tensorcast.schema.ids import (
     Key,
     NodeId,
     OperationId,
+    ReplicaId,
     Tier,
     is_artifact_id,
     replica_id,
@@ -140,6 +141,18 @@ def choose_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> Work
     if has_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
     return Materialize(artifact=artifact)
+
+
+def doubted_replicas(
+    view: ClusterView, artifact: ArtifactId, node: NodeId
+) -> tuple[ReplicaId, ...]:
+    """The complete replicas of a node, of which one has served damaged bytes."""
+    found = (replica_id(artifact, node, tier) for tier in Tier)
+    return tuple(
+        id_
+        for id_ in found
+        if id_ in view.replicas and view.replicas[id_].status is ReplicaStatus.READY
+    )
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -71,6 +72,7 @@ class Pool:
         self._free: dict[str, Segment] = {}
         self._retired: dict[str, Segment] = {}
         self._reserved_bytes = 0
+        self._free_since: dict[str, float] = {}
 
     def allocate(self, size_bytes: int) -> Lent:
         """A segment of at least `size_bytes`, reused or new. Raises OutOfCapacity; it says what
@@ -98,6 +100,18 @@ class Pool:
             if self._used.pop(segment.name, None) is not None:
                 self._retired[segment.name] = segment
                 self._reclaim()
+
+    def trim(self, free_s_max: float) -> None:
+        """Closes the segments that have been free for so long: their memory goes back to the
+        machine. Blocks."""
+        with self._lock:
+            self._reclaim()
+            now = time.monotonic()
+            idle = [s for s in self._free.values() if now - self._free_since[s.name] >= free_s_max]
+            for segment in idle:
+                del self._free[segment.name], self._free_since[segment.name]
+        for segment in idle:
+            self._close(segment)
 
     def adopt(self, name: str, fd: int) -> Segment:
         """Takes over a segment from the descriptor store (which keeps it), as one in use; the
@@ -136,6 +150,7 @@ class Pool:
         for name, segment in list(self._retired.items()):
             if not segment.is_mapped():
                 self._free[name] = self._retired.pop(name)
+                self._free_since[name] = time.monotonic()
 
     def _take_fitting(self, needed: int) -> Segment | None:
         """The smallest free segment that fits without much waste."""
@@ -146,6 +161,7 @@ class Pool:
             return None
         best = min(fitting, key=lambda s: s.capacity_bytes)
         self._used[best.name] = self._free.pop(best.name)
+        del self._free_since[best.name]
         return best
 
     def _room(self) -> int:
@@ -164,7 +180,7 @@ class Pool:
         for segment in sorted(self._free.values(), key=lambda s: -s.capacity_bytes):
             if needed <= self._room() - _total(self._free):
                 return
-            del self._free[segment.name]
+            del self._free[segment.name], self._free_since[segment.name]
             self._close(segment)
 
     def _close(self, segment: Segment) -> None:

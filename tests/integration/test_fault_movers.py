@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -90,6 +91,30 @@ async def test_a_killed_mover_resumes_where_it_stood(
             stats = application.stats()
         assert (stats.segments, stats.replicas, stats.journal_pending) == (1, 1, 0)
         assert len(node.store) == 1
+
+
+async def test_what_came_before_the_crash_is_told_by_the_operation_that_goes_on(
+    node: MoverNode, source: SlowSource, nats_server: NatsServer
+):
+    async with observing(nats_server.url) as observer:
+        await source.join(observer)
+        operation = await half_way(observer, source)
+        node.kill()
+        ((_, fd),) = node.store.named()
+        writable = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+        os.pwrite(writable, CONTENT.bytes, 0)  # as if all but the last had come, with no word yet
+        os.pwrite(writable, b"nothing", (TOTAL - 1) * MIB)
+        os.close(writable)
+        source.hold_all()
+        node.start()
+        done = await observer.succeeded(operation)
+        assert done.bytes_moved == MIB
+        mine = [e for e in await observer.events() if e.actor == "mover:n1"]
+        starts = [e.id for e in mine if e.type == "operation.started"]
+        told = [e.cause for e in mine if e.type == "replica.filled"]
+        assert len(starts) == 2
+        assert starts[1] in told
+        assert set(told) <= set(starts)
 
 
 async def test_without_its_memory_it_starts_again(
@@ -465,6 +490,29 @@ async def test_it_waits_for_nats_at_its_start(tmp_path: Path, nats_server: NatsS
         assert time.monotonic() - began < 15
     finally:
         node.close()
+
+
+async def test_another_log_is_refused(node: MoverNode, nats_server: NatsServer, tmp_path: Path):
+    with node.application() as application:
+        application.put(Content([MIB]))
+    assert node.stop() == 0
+    store = nats_server.folder / "jetstream"
+    nats_server.kill()
+    store.rename(tmp_path / "aside")
+    nats_server.start()
+    node.launch()
+    node.wait_until_ended()
+    assert node.status == 1
+    sentence = "The log of cluster test is not the one this node knows"
+    assert sentence in node.log_text()
+    assert any(sentence in status for status in node.statuses)
+    nats_server.kill()
+    shutil.rmtree(store)
+    (tmp_path / "aside").rename(store)
+    nats_server.start()
+    node.start()
+    with node.application() as application:
+        assert application.stats().epoch == 2
 
 
 async def test_a_stop_with_nothing_to_do_is_quick(node: MoverNode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -209,6 +210,26 @@ async def test_damage_is_found_reported_and_mended(nodes: list[MoverNode], nats_
         view = await observer.until(lambda view: not view.open_operations)
         mended = [o for o in view.operations.values() if o.policy == "demand"]
         assert [operation.bytes_moved for operation in mended] == [MIB]
+
+
+async def test_a_peer_that_sends_damage_is_to_be_checked(
+    nodes: list[MoverNode], nats_server: NatsServer
+):
+    content = Content([8 * MIB])
+    async with observing(nats_server.url) as observer:
+        put(nodes[0], content)
+        _damage(nodes[0], 3 * MIB + 5)
+        _damage(nodes[0], 6 * MIB + 5)
+        operation = await observer.issue("n2", Materialize(artifact=content.id))
+        ended = await observer.ended(operation)
+        assert ended.fault is not None
+        assert ended.fault.kind is FaultKind.CORRUPT
+        assert re.search("Node n1 sent chunk [36]", ended.fault.detail)
+        events = await observer.events()
+        (asked,) = [event for event in events if event.type == "artifact.verification_requested"]
+        (started,) = [event for event in events if event.type == "operation.started"]
+        assert asked.event.replicas == (replica_id(content.id, "n1", Tier.DRAM),)
+        assert (asked.actor, asked.cause) == ("mover:n2", started.id)
 
 
 def _damage(node: MoverNode, offset: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 from samples import artifact_id
 from tensorcast.movers.core.holdings import (
     choose_demand,
+    doubted_replicas,
     has_ready,
     is_claimed,
     is_open,
@@ -174,3 +175,12 @@ def test_only_another_disk_outlives_a_stop_of_all_nodes(world: World):
     assert is_stored_elsewhere(world.view, a, N1)
     world.then(NodeLost(node=N2, epoch=ONE, silent_s=5.0))
     assert not is_stored_elsewhere(world.view, a, N1)
+
+
+def test_only_complete_replicas_are_doubted(world: World):
+    a = world.artifact("a", "n1")
+    world.filling(a, "n2")
+    assert doubted_replicas(world.view, a, N1) == (f"{a}:n1:dram",)
+    world.ready(a, "n1", Tier.DISK)
+    assert set(doubted_replicas(world.view, a, N1)) == {f"{a}:n1:dram", f"{a}:n1:disk"}
+    assert doubted_replicas(world.view, a, N2) == doubted_replicas(world.view, a, N3) == ()

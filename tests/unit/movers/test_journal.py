@@ -26,7 +26,7 @@ from tensorcast.schema.commands import (
     StartReplica,
     SucceedOperation,
 )
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import Corrupt, Unavailable
 from tensorcast.schema.ids import (
     ArtifactId,
     Epoch,
@@ -196,3 +196,40 @@ def test_a_file_that_is_no_journal_is_a_clear_error(tmp_path: Path):
     (tmp_path / "journal.db").write_bytes(b"nonsense" * 1000)
     with pytest.raises(Unavailable, match="cannot be opened"):
         Journal(tmp_path / "journal.db")
+
+
+async def test_a_node_knows_its_log_again(tmp_path: Path):
+    log, first = MemoryLog(), Journal(tmp_path / "journal.db")
+    await first.check_log("test", "monday", Seq(0))
+    async with draining(first, log):
+        await first.record([report(0, BEGIN), report(1, FILL)])
+        await first.settled()
+        await first.note_position(Seq(1))  # it never goes back
+    first.close()
+    second = Journal(tmp_path / "journal.db")
+    await second.check_log("test", "monday", Seq(2))
+    with pytest.raises(Corrupt, match="seen 2 events of its log, and this one is another one"):
+        await second.check_log("test", "tuesday", Seq(9))
+    with pytest.raises(Corrupt, match="this one ends at event 1"):
+        await second.check_log("test", "monday", Seq(1))
+    second.close()
+
+
+async def test_reports_wait_as_long_as_they_may_not_be_sent(tmp_path: Path):
+    log, journal = MemoryLog(), Journal(tmp_path / "journal.db")
+    follower = Follower(log)
+    tasks = [
+        asyncio.ensure_future(follower.run()),
+        asyncio.ensure_future(journal.run(log, follower, lambda view: bool(view.operations))),
+    ]
+    await journal.record([report(1, BEGIN)])
+    await asyncio.sleep(0.05)
+    assert types(log) == []
+    await log.append(plan(ClusterView(), [report(0, ISSUE)]).drafts)
+    await journal.settled()
+    assert types(log) == ["operation.issued", "replica.started"]
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    journal.close()

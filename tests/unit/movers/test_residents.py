@@ -14,9 +14,11 @@ from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.residents import Phase, Residents
 from tensorcast.movers.tiers.disk import DiskTier
+from tensorcast.movers.transports.base import NotYet
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import NotFound
+from tensorcast.schema.ids import Tier, replica_id
 from worlds import World
 
 
@@ -135,3 +137,23 @@ async def test_one_at_a_time_for_each_artifact():
     assert order.index("a1 out") < order.index("a2 in")
     assert order.index("b in") < order.index("a1 out")
     assert locks.wanted(artifact_id("a")) == 0
+
+
+async def test_what_is_read_back_is_not_yet_here(place: Place):
+    a = artifact()
+    place.residents.expect(a.id)
+    with pytest.raises(NotYet), place.residents.lend(a.id):
+        pass
+    place.residents.expect_no_more(a.id)
+    with pytest.raises(NotFound), place.residents.lend(a.id):
+        pass
+
+
+async def test_a_put_that_is_being_registered_is_arriving(place: Place):
+    a, segment = artifact(), place.segment()
+    replica = replica_id(a.id, N1, Tier.DRAM)
+    assert not place.residents.is_arriving(a.id)
+    await place.journal.keep_segment(replica, segment.name)
+    assert place.residents.is_arriving(a.id)
+    await place.residents.add(a, segment, Phase.READY)
+    assert not place.residents.is_arriving(a.id)

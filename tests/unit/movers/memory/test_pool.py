@@ -137,3 +137,18 @@ def test_gaps_of_an_older_use_are_zeroed(pool):
     index = (TensorSpec(name="t", dtype="U8", shape=(10,), offset=64),)
     zero_gaps(segment, index, 90)
     assert segment.memory[:100] == bytes(64) + b"x" * 10 + bytes(16) + b"x" * 10
+
+
+def test_what_is_free_for_long_goes_back_to_the_machine(pool):
+    used, free = pool.allocate(STEP).segment, pool.allocate(STEP).segment
+    pool.release(free)
+    pool.trim(60.0)
+    assert pool.stats().segments_free == 1
+    pool.trim(0.0)
+    pool.trim(0.0)
+    assert (pool.stats().segments, pool._store.names) == (1, [used.name])
+    pool.release(used)
+    assert pool.allocate(STEP).segment is used
+    pool.release(used)
+    pool.trim(0.0)
+    assert pool.stats().segments == 0
