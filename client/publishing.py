@@ -20,10 +20,12 @@ from tensorcast.client.handles import AsyncArtifact
 from tensorcast.client.naming import What
 from tensorcast.client.socket import Connection, Descriptors
 from tensorcast.schema.aggregates.artifact import KINDS, LABELS_MAX
-from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
+from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound, TensorCastError
 from tensorcast.schema.ids import ArtifactId, Key, parse_key
 from tensorcast.schema.socket import (
     NO_SESSION,
+    Get,
+    Granted,
     OpenPut,
     Prepare,
     Prospect,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from tensorcast.client.session import AsyncClient, Contents
 
 SEAL_S = 60.0
+MARKS_S = 5.0
 
 __all__ = ["Progress", "publish"]
 
@@ -59,8 +62,9 @@ async def publish(
         async with client.mover.connection(is_fresh=True) as connection:
             put = _Put(client, connection, intake, progress, kind, labels, target, expected)
             answer = await put.carry_out()
+            stored = await put.find_marks(answer)
     client.position.advance(answer.seq)
-    return AsyncArtifact(client, answer.artifact, kind, labels, intake.index)
+    return AsyncArtifact(client, answer.artifact, *stored, intake.index)
 
 
 def check_marks(kind: str, labels: Mapping[str, str]) -> None:
@@ -133,6 +137,18 @@ class _Put:
                 return await self._seal(NO_SESSION, sealed)
         session, sealed = await self._write()
         return await self._seal(session, sealed)
+
+    async def find_marks(self, sealed: PutSealed) -> tuple[str, dict[str, str]]:
+        """The kind and labels that are stored: content that was there before keeps its own. When
+        they cannot be asked for (the put is done all the same), those that were given."""
+        question = Get(what=sealed.artifact, after=sealed.seq, timeout_s=MARKS_S)
+        try:
+            granted, descriptors = await self.connection.ask(question, Granted, timeout=MARKS_S)
+        except TensorCastError:
+            return self.kind, self.labels
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return granted.kind, granted.labels
 
     async def _may_need_no_memory(self) -> bool:
         """Whether it pays to know the identity first: the key decides by it whether this is a

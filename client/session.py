@@ -109,7 +109,8 @@ class AsyncClient:
         """Makes an artifact of tensors (by name), of safetensors files, of a checkpoint folder or
         of a `.pt` file with weights only; gives it to `key` if one is named.
 
-        Tensors that share memory keep sharing it; the same content gives the same artifact. A key
+        Tensors that share memory keep sharing it; the same content gives the same artifact, with
+        the kind and labels that it has from its first put: those of the answer. A key
         that points elsewhere moves only if `expect` is the artifact it points to (an id, or another
         key of it). Either all of it happens or nothing.
 

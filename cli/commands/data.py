@@ -25,7 +25,7 @@ from tensorcast.schema.api import OperationInfo
 from tensorcast.schema.errors import TensorCastError
 
 if TYPE_CHECKING:
-    from tensorcast.client import Client, Replication
+    from tensorcast.client import Artifact, Client, Replication
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 What = Annotated[str, typer.Argument(metavar="KEY|ID", help="A key, an id or its beginning.")]
@@ -112,6 +112,7 @@ def put(
             progress=bar.advance_to,
         )
         took_s = time.monotonic() - begin
+    warn_of_marks(session, artifact, kind, labels)
     size_bytes = max((spec.extent.end for spec in artifact.index), default=0)
     info = PutInfo(
         id=artifact.id,
@@ -124,6 +125,19 @@ def put(
         bytes_per_s=round(size_bytes / took_s, 1) if took_s else 0.0,
     )
     return Answer(data=info, blocks=lambda: (_describe_put(info),), brief=(info.id,))
+
+
+def warn_of_marks(session: Session, artifact: Artifact, kind: str, labels: dict[str, str]) -> None:
+    """Says on standard error that content which was there before keeps its kind and labels."""
+    kept = []
+    if artifact.kind != kind:
+        kept.append(f"kind {artifact.kind}")
+    if labels and artifact.labels != labels:
+        shown = ", ".join(f"{name}={value}" for name, value in artifact.labels.items())
+        kept.append(f"labels {shown or '(none)'}")
+    if kept:
+        sentence = f"Warning: {shorten(artifact.id)} was there already and keeps its"
+        print(f"{sentence} {' and '.join(kept)}.", file=session.world.err)
 
 
 @app.command()

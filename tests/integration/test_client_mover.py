@@ -101,6 +101,12 @@ def test_only_some_tensors_or_a_view(client):
         client.get(artifact.id, names=["half"], view=tc.View())
 
 
+def test_content_keeps_the_kind_and_labels_of_its_first_put(client):
+    client.put(state_dict(23), kind="adapter", labels={"step": "1"})
+    again = client.put(state_dict(23), labels={"step": "2"})
+    assert (again.kind, again.labels) == ("adapter", {"step": "1"})
+
+
 def test_an_artifact_names_itself(client):
     old, new = client.put(state_dict(21), key="itself"), state_dict(22)
     assert_same(client.get(old), state_dict(21))

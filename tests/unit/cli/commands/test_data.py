@@ -35,6 +35,15 @@ def test_put(tcctl: Tcctl) -> None:
     assert tcctl("put", "a", "-q").out == f"{ART}\n"
 
 
+def test_content_that_was_there_keeps_its_kind_and_labels(tcctl: Tcctl) -> None:
+    tcctl.client = FakeClient(put=sealed())
+    run = tcctl("put", "a", "--kind", "adapter", "--label", "step=2", "-o", "json")
+    assert (run.code, run.data["kind"], run.data["labels"]) == (0, "weights", {"step": "1"})
+    assert "keeps its kind weights and labels step=1." in run.err
+    assert tcctl("put", "a", "--label", "step=1").err == ""
+    assert tcctl("put", "a").err == ""
+
+
 def test_put_expects_what_an_abbreviation_stands_for(tcctl: Tcctl) -> None:
     tcctl.client = FakeClient(Answers(artifact=artifact()), put=sealed())
     assert tcctl("put", "a", "--key", "k", "--expect", ART[:8]).code == 0
