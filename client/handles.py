@@ -157,7 +157,8 @@ class AsyncOperation:
 
 
 class AsyncReplication:
-    """A request for replicas on nodes, and the operations that came of it so far."""
+    """A request for replicas on nodes, and the operations that came of it so far. `id` is the event
+    that holds the request (`tcctl audit log --chain ID`); operations have ids of their own."""
 
     kind = "replicate"
 
@@ -225,7 +226,7 @@ class AsyncReplication:
         return await self._settle(progress)
 
     async def cancel(self) -> None:
-        """Cancels those of its operations that have not ended."""
+        """Cancels those of its operations that have not ended; when all have, it does nothing."""
         progress = await self.refresh()
         for info in progress.operations:
             if info.status not in ENDED:

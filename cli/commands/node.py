@@ -41,7 +41,9 @@ def cordon(call: typer.Context, node: Name) -> Result:
     with session_of(call).client() as client:
         client.api.cordon(node)
         info = client.api.node(node)
-    return _done(info, f"{node} gets no new replicas.")
+    return _done(
+        info, f"Policies place no new replicas on {node}; reads and writes there still work."
+    )
 
 
 @app.command()
@@ -52,7 +54,8 @@ def drain(call: typer.Context, node: Name) -> Result:
         info = client.api.node(node)
     return _done(
         info,
-        f"{node} gets no new replicas and gives its own away; `tcctl op ls` shows the work.",
+        f"Policies place no new replicas on {node} and move its own elsewhere (`tcctl op ls` shows "
+        "the work); reads and writes there still work.",
     )
 
 
