@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorcast.log.follower import Follower
-from tensorcast.movers.core.holdings import replicas_of
+from tensorcast.movers.core.holdings import operation_making, replicas_of
 from tensorcast.movers.fills import load_segment
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.hibernate import list_images, read_image, remove_image
@@ -171,13 +171,18 @@ class Recovery:
             detail = f"{len(damaged)} chunks did not survive the restart of the mover."
             commands.append(corrupt(resident, damaged, detail, self._life))
         gained = resident.chunks - claimed
-        if gained.ranges and not is_complete:
+        if gained.ranges and not is_complete and not self._is_resumed(resident):
             commands.append(filled(resident, gained, self._life))
         if is_complete:
             commands.append(complete(resident, self._life))
         if commands:
             await self._reporter.report(commands, None)
         self._residents.set_phase(resident, Phase.READY if is_complete else Phase.FILLING)
+
+    def _is_resumed(self, resident: Resident) -> bool:
+        """Whether an operation goes on with it: that one tells what is here, as its own doing."""
+        making = operation_making(self._follower.view, resident.id, self._life.node, Tier.DRAM)
+        return making is not None
 
     async def _restore(self, status: Callable[[str], None]) -> None:
         for count, replica in enumerate(self._absent, 1):
