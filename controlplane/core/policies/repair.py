@@ -4,7 +4,7 @@ Reacts to
 - NodeLost, NodeDrained: replicas that were asked for on that node are made on other nodes, and so
   are last copies on a draining node.
 - NodeJoined, ReplicaReady: the same for what could not be made before, for want of a source or of a
-  place; a disk replica that lost chunks is written again once the bytes are in DRAM.
+  place; and replicas that lack chunks and that nobody fills get them, now that there is a source.
 - ReplicaCorrupted: filled again on its node (a mover pulls only the chunks that are missing).
 - ReplicaLost: made again on its node when it was asked for.
 
@@ -28,7 +28,6 @@ from tensorcast.controlplane.core.view import (
     is_ready,
     is_requested,
     is_up,
-    live_replica,
     ready_replicas,
     replicas_of,
     replicas_on,
@@ -68,10 +67,10 @@ def _tasks(view: ClusterView, recorded: Recorded) -> Iterable[Task]:
     match recorded.event:
         case NodeLost(node=node) | NodeDrained(node=node):
             return _heal(view, _touched_by(view, node))
-        case NodeJoined():
-            return _heal(view, _all_in_need(view))
-        case ReplicaReady() as event:
-            return (*_rewrite(view, event), *_heal(view, [event.artifact]))
+        case NodeJoined(node=node):
+            return (*_heal(view, _all_in_need(view)), *_finish(view, _whole_on(view, node)))
+        case ReplicaReady(artifact=artifact):
+            return (*_finish(view, [artifact]), *_heal(view, [artifact]))
         case ReplicaCorrupted(replica=replica):
             return _mend(view, view.replicas[replica])
         case ReplicaLost(replica=replica):
@@ -180,14 +179,14 @@ def _refill(view: ClusterView, replica: Replica) -> Iterator[Task]:
         yield node, work
 
 
-def _rewrite(view: ClusterView, event: ReplicaReady) -> Iterator[Task]:
-    """A disk replica that lost chunks gets them from the DRAM replica that is ready now."""
-    on_disk = live_replica(view, event.artifact, event.node, Tier.DISK)
-    if (
-        event.tier is Tier.DRAM
-        and sealed(view, event.artifact)
-        and on_disk is not None
-        and on_disk.status is ReplicaStatus.FILLING
-        and not is_making(view, event.artifact, event.node, Tier.DISK)
-    ):
-        yield event.node, Persist(artifact=event.artifact)
+def _finish(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:
+    """What lacks chunks, and what nobody fills any more, of artifacts that have a source now."""
+    for artifact in artifacts:
+        for replica in replicas_of(view, artifact):
+            if replica.status is ReplicaStatus.FILLING:
+                yield from _mend(view, replica)
+
+
+def _whole_on(view: ClusterView, node: NodeId) -> list[ArtifactId]:
+    ready = (r.artifact for r in replicas_on(view, node) if r.status is ReplicaStatus.READY)
+    return list(dict.fromkeys(ready))

@@ -9,6 +9,7 @@ from tensorcast.schema.events import (
     ReplicaCorrupted,
     ReplicaLost,
 )
+from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import Epoch, NodeId, Tier
 from tensorcast.schema.work import Load, Materialize, Persist
 from worlds import World
@@ -232,6 +233,30 @@ def test_a_corrupt_last_copy_waits():
     a = world.artifact("a", "n1")
     corrupt(world, a, "n1")
     assert react(world) == []
+
+
+def test_a_corrupt_last_copy_is_filled_as_soon_as_there_is_a_source():
+    world = nodes("n1", "n2")
+    a = world.artifact("a", "n1", "n2")
+    world.then(NodeLost(node=NodeId("n2"), epoch=Epoch(1), silent_s=5))
+    corrupt(world, a, "n1")
+    assert react(world) == []
+    world.node("n2", epoch=2)
+    assert react(world) == [("n1", pull(a, "n2"))]
+    world.node("n3")
+    world.ready(a, "n3")
+    assert react(world) == [("n1", pull(a, "n2", "n3"))]
+
+
+def test_what_was_given_up_for_want_of_a_source_goes_on_with_the_next_one():
+    world = nodes("n1", "n2", "n3")
+    a = world.artifact("a", "n1")
+    world.filling(a, "n2")
+    world.fail(world.issue("op-1", "n2", pull(a, "n1")), FaultKind.NOT_FOUND)
+    corrupt(world, a, "n1")
+    assert react(world) == []
+    world.ready(a, "n3")
+    assert react(world) == [("n1", pull(a, "n3")), ("n2", pull(a, "n3"))]
 
 
 def test_a_replica_that_is_being_filled_is_left_to_its_operation():
