@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Final, TextIO
 
@@ -131,8 +135,11 @@ def main(arguments: Sequence[str] | None = None, world: World | None = None) -> 
     argv = list(sys.argv[1:] if arguments is None else arguments)
     world = world or World()
     session = Session(world, Options(output=guess_output(argv)))
+    if isinstance(world.out, io.TextIOWrapper):  # a path that is not UTF-8 is printed as it is
+        world.out.reconfigure(errors="surrogateescape")
     try:
-        code = _run(argv, session)
+        with _interrupted_by_sigterm():
+            code = _run(argv, session)
         world.out.flush()
     except BrokenPipeError:
         _drop_output(world.out)
@@ -145,6 +152,20 @@ def main(arguments: Sequence[str] | None = None, world: World | None = None) -> 
     except Exception as error:  # the last resort: people get a sentence, not a traceback
         return _explain(error, session)
     return code
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM is like Ctrl-C, so that nothing unfinished is left behind; ignored it stays so."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(argv: list[str], session: Session) -> int:

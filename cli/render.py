@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, TextIO, assert_never
 
@@ -72,8 +73,12 @@ def render_error(error: TensorCastError, session: Session) -> None:
 
 
 def to_json(data: object, *, pretty: bool) -> str:
-    """Data as JSON text."""
-    encoded = msgspec.json.encode(data)
+    """Data as JSON text. What is not text (a path that is not UTF-8) is replaced by U+FFFD."""
+    try:
+        encoded = msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(data), ensure_ascii=False)
+        encoded = text.encode(errors="surrogatepass").decode(errors="replace").encode()
     return (msgspec.json.format(encoded, indent=2) if pretty else encoded).decode()
 
 
@@ -81,7 +86,7 @@ def to_yaml(data: object) -> str:
     """Data as a YAML document."""
     import yaml
 
-    plain: object = msgspec.json.decode(msgspec.json.encode(data))
+    plain: object = json.loads(to_json(data, pretty=False))
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 

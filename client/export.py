@@ -29,6 +29,8 @@ PathLike = str | os.PathLike[str]
 FILE_NAME = "model.safetensors"
 METADATA = {"format": "pt"}
 WRITE_BYTES_MAX = 8 << 20
+_DESCRIPTORS = Path("/proc/self/fd")
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -68,6 +70,7 @@ def write_safetensors(
                 progress(done, total)
         os.fsync(descriptor)
         _check_free(target, force)
+        _give_name(descriptor, temporary)
         os.replace(temporary, target)
         _sync_folder(target.parent)
     return str(target)
@@ -128,12 +131,40 @@ def _write(descriptor: int, data: memoryview, offset: int) -> int:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    """A new file without a name, so that a kill leaves nothing behind; where the file system has no
+    such files, one named `path`."""
+    descriptor = _open_unnamed(path.parent)
+    if descriptor is None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)
+
+
+def _open_unnamed(folder: Path) -> int | None:
+    if not _DESCRIPTORS.is_dir():
+        return None
+    try:
+        return os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in _NO_UNNAMED:
+            return None
+        raise
+
+
+def _give_name(descriptor: int, path: Path) -> None:
+    """Links an unnamed file to `path`; one that has a name keeps it."""
+    if os.fstat(descriptor).st_nlink:
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Only with a folder of its own does `os.link` follow the link in /proc to the file.
+        source = _DESCRIPTORS / str(descriptor)
+        os.link(source, path.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -142,6 +142,7 @@ class MoverSockets:
     ) -> tuple[A, Descriptors]:
         """One request that is safe to repeat; asked again when the mover was restarted. All of it
         ends within `timeout`. Errors as `Connection.ask`, and Unavailable without a mover."""
+        _encode(request)  # what cannot be sent is refused whether there is a mover or not
         async with _limited(timeout, self.node, slack_s=ANSWER_SLACK_S):
             try:
                 async with self.connection() as connection:

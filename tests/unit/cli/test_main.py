@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -157,6 +158,47 @@ def test_an_interruption_is_quiet(tcctl: Tcctl) -> None:
     for line in ("artifact show x", "audit log"):
         run = tcctl(*line.split())
         assert (run.code, run.out, run.err) == (130, "", "")
+
+
+def test_a_termination_is_an_interruption(tcctl: Tcctl) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    tcctl.answer(artifact=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    run = tcctl("artifact", "show", "x")
+    assert (run.code, run.out, run.err) == (130, "", "")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("output", ["json", "ndjson", "yaml", "table"])
+def test_bytes_that_are_not_text_are_printed_all_the_same(tcctl: Tcctl, output: str) -> None:
+    tcctl.client = NotFound("There is no node '\udcff'.", node="\udcff")
+    run = tcctl("artifact", "show", "x", "-o", output)
+    assert run.code == 3
+    tcctl.answer(artifact=artifact(labels={"from": "\udcff"}))
+    assert tcctl("artifact", "show", "x", "-o", output).code == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("put", "a", "--label", "a=\udcff"),
+        ("put", "a", "--label", "\udcff=a"),
+        ("put", "a", "--key", "\udcff"),
+        ("get", "\udcff", "x"),
+        ("artifact", "show", "\udcff"),
+        ("key", "set", "\udcff", "0" * 64),
+    ],
+)
+def test_arguments_that_are_not_text_are_refused(line: tuple[str, ...], tmp_path: Path) -> None:
+    environ = {"TENSORCAST_NATS_URL": "nats://127.0.0.1:9", "TENSORCAST_SOCKET": str(tmp_path)}
+    (tmp_path / "a.safetensors").write_bytes(b"")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.chdir(tmp_path)
+        err = io.StringIO()
+        code = main(line, World(out=io.StringIO(), err=err))
+    assert (code, err.getvalue().count("\n")) == (2, 1)
+    assert "\\udcff" in err.getvalue()
 
 
 def test_a_closed_pipe_is_quiet() -> None:
