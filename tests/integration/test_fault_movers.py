@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,15 +19,13 @@ from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.commands import (
     CancelOperation,
-    CompleteReplica,
     LeaveNode,
-    RemoveArtifact,
     RetryOperation,
 )
-from tensorcast.schema.errors import TensorCastError, Unavailable
+from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import OperationId, Tier, replica_id
-from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify
+from tensorcast.schema.work import Evict, Materialize
 
 pytestmark = pytest.mark.slow
 
@@ -328,105 +324,6 @@ async def test_memory_survives_kill_and_stop(node: MoverNode, nats_server: NatsS
         assert types.count("replica.ready") == 3
 
 
-async def test_no_replica_stays_in_the_log_that_is_not_there(
-    node: MoverNode, nats_server: NatsServer
-):
-    removed, unreadable, damaged = (Content([2 * MIB], seed=n) for n in range(3))
-    images = node.folder / "data" / "hibernate"
-    async with observing(nats_server.url) as observer:
-        with node.application() as application:
-            for content in (removed, unreadable, damaged):
-                application.put(content)
-            assert application.stats().unsaved_bytes == 6 * MIB
-        assert node.stop() == 0
-        node.store.close()
-        await observer.execute(RemoveArtifact(artifact=removed.id))
-        image = images / f"{unreadable.id}.image"
-        image.unlink()
-        image.mkdir()
-        (images / f"{damaged.id}.image").write_bytes(damaged.bytes[:MIB])
-        node.start()
-        view = await observer.until(
-            lambda view: (
-                view.replicas[replica_id(unreadable.id, "n1", Tier.DRAM)].status
-                is ReplicaStatus.LOST
-            )
-        )
-        view = await observer.until(
-            lambda view: (
-                view.replicas[replica_id(damaged.id, "n1", Tier.DRAM)].status
-                is ReplicaStatus.FILLING
-            )
-        )
-        assert view.replicas[replica_id(removed.id, "n1", Tier.DRAM)].status is ReplicaStatus.LOST
-        await _happens(lambda: not (images / f"{removed.id}.image").exists())
-        with node.application() as application:
-            assert application.stats().replicas == 1
-
-
-async def test_an_eviction_of_a_ghost_ends_it(node: MoverNode, nats_server: NatsServer):
-    content = Content([MIB])
-    async with observing(nats_server.url) as observer:
-        with node.application() as application:
-            application.put(content)
-        await observer.succeeded(await observer.issue("n1", Persist(artifact=content.id)))
-        for tier in Tier:
-            await observer.succeeded(
-                await observer.issue("n1", Evict(artifact=content.id, tier=tier))
-            )
-            replica = replica_id(content.id, "n1", tier)
-            ghost = CompleteReplica(
-                replica=replica, artifact=content.id, node="n1", tier=tier, epoch=1, chunks_total=1
-            )
-            await observer.execute(ghost)
-            await observer.succeeded(
-                await observer.issue("n1", Evict(artifact=content.id, tier=tier), f"again {tier}")
-            )
-            view = await observer.view()
-            assert view.replicas[replica].status is ReplicaStatus.LOST
-
-
-@pytest.mark.parametrize(
-    ("harm", "event", "words"),
-    [
-        (lambda file: os.truncate(file, MIB), "replica.corrupted", "cannot be read"),
-        (lambda file: file.unlink(), "replica.lost", "is gone"),
-        (lambda file: _flip(file, -10), "replica.corrupted", "1 of 3 chunks .* chunk 2"),
-    ],
-    ids=["truncated", "deleted", "flipped"],
-)
-@pytest.mark.parametrize("work", [Verify, Load])
-async def test_harm_to_a_disk_replica_is_reported(
-    node: MoverNode, nats_server: NatsServer, harm, event, words, work
-):
-    content = Content([3 * MIB])
-    async with observing(nats_server.url) as observer:
-        with node.application() as application:
-            application.put(content)
-        await observer.succeeded(await observer.issue("n1", Persist(artifact=content.id)))
-        await observer.succeeded(
-            await observer.issue("n1", Evict(artifact=content.id, tier=Tier.DRAM))
-        )
-        harm(node.folder / "data" / "disk" / content.id / "model.safetensors")
-        wanted = Load(artifact=content.id)
-        if work is Verify:
-            wanted = Verify(artifact=content.id, tier=Tier.DISK)
-        ended = await observer.ended(await observer.issue("n1", wanted))
-        assert ended.fault is not None
-        assert ended.fault.kind is FaultKind.CORRUPT
-        assert re.search(words, ended.fault.detail)
-        assert event in [e.type for e in await observer.events()]
-        view = await observer.view()
-        found = view.replicas[replica_id(content.id, "n1", Tier.DISK)]
-        assert found.status is not ReplicaStatus.READY
-
-
-def _flip(file: Path, position: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[position] ^= 1
-    file.write_bytes(data)
-
-
 async def test_an_eviction_is_finished_by_the_next_life(node: MoverNode, nats_server: NatsServer):
     content = Content([MIB])
     async with observing(nats_server.url) as observer:
@@ -519,53 +416,3 @@ async def test_a_stop_with_nothing_to_do_is_quick(node: MoverNode):
     began = time.monotonic()
     assert node.stop() == 0
     assert time.monotonic() - began < 1.5
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 16 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-        pytest.skip("needs the right to mount a small disk")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=False)
-
-
-async def test_a_full_disk(small_disk: Path, nats_server: NatsServer):
-    disk = small_disk
-    node = MoverNode("n1", disk / "n1", nats_server.url)
-    content = Content([24 * MIB])
-    try:
-        node.start()
-        async with observing(nats_server.url) as observer:
-            with node.application() as application:
-                application.put(content, key="m")
-            ended = await observer.ended(await observer.issue("n1", Persist(artifact=content.id)))
-            assert ended.fault is not None
-            assert ended.fault.kind is FaultKind.OUT_OF_CAPACITY
-            assert "disk is full" in ended.fault.detail
-            assert read(node, "m") == content.bytes
-            with node.application() as application:
-                stats = application.stats()
-            assert stats.unsaved_bytes == content.manifest.size_bytes > stats.disk_free_bytes > 0
-            kept = list((disk / "n1" / "data" / "disk").iterdir())
-            assert kept == []
-            assert node.stop() == 0, (
-                node.log_text()
-            )  # it says in its log that this one could not be kept
-            assert "is not kept" in node.log_text()
-            assert any("is not kept" in status for status in node.statuses)
-            told = [(e.type, e.event) for e in (await observer.events())[-2:]]
-            assert [name for name, _ in told] == ["replica.lost", "node.left"]
-            assert "disk is full" in told[0][1].detail
-            node.store.close()
-            node.start()
-            with (
-                node.application() as application,
-                pytest.raises(Unavailable, match="no node that is up"),
-            ):
-                application.get("m")
-    finally:
-        node.close()

@@ -14,7 +14,7 @@ from conformance.tier import samples
 from conformance.transport import ARTIFACT, PEER, collect, make_pull
 from tensorcast.movers.core.transfer import Broken, Completed
 from tensorcast.movers.tiers.disk import DiskTier
-from tensorcast.movers.transports.base import Lending, MemoryKind, NotYet
+from tensorcast.movers.transports.base import Lending, MemoryKind
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
 from tensorcast.movers.transports.tcp.server import ServerLimits, TcpServer
@@ -487,34 +487,3 @@ async def test_threads_and_descriptors_are_given_back(server, manifest, content)
     workers = sum(t.name.startswith("asyncio") for t in threading.enumerate())
     assert threading.active_count() - workers <= before[0]
     assert len(os.listdir("/proc/self/fd")) <= before[1]
-
-
-async def test_what_is_on_its_way_is_waited_for(shelf, manifest, content):
-    class Late:
-        is_there = False
-
-        def lend(self, artifact):
-            if not self.is_there:
-                raise NotYet("It is read back.")
-            return shelf.lend(artifact)
-
-    late = Late()
-    server = TcpServer("127.0.0.1:0", late, "c1", PEER, QUICK)
-    transport = TcpTransport("c1", "n2")
-    target = bytearray(SIZE)
-    region = transport.register(memoryview(target))
-    try:
-        channel = await transport.connect(PEER, server.address)
-        channel.post([make_pull(manifest, 0, 1)], region)
-        (refused,) = await collect(channel, 1)
-        assert (refused.fault.kind, refused.holds) == (FaultKind.NOT_FOUND, ChunkSet())
-        channel.post([make_pull(manifest, 0, 1, wait_s=2.0)], region)
-        await asyncio.sleep(0.1)
-        late.is_there = True
-        (arrived,) = await collect(channel, 1)
-        assert isinstance(arrived, Completed)
-        assert target[:MIB] == content[:MIB]
-    finally:
-        await transport.aclose()
-        region.close()
-        server.close()

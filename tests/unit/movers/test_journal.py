@@ -223,7 +223,8 @@ async def test_reports_wait_as_long_as_they_may_not_be_sent(tmp_path: Path):
         asyncio.ensure_future(journal.run(log, follower, lambda view: bool(view.operations))),
     ]
     await journal.record([report(1, BEGIN)])
-    await asyncio.sleep(0.05)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert types(log) == []
     await log.append(plan(ClusterView(), [report(0, ISSUE)]).drafts)
     await journal.settled()
