@@ -165,27 +165,15 @@ def prepare_home(layout: Layout, *, uid: int) -> bool:
 
 
 def _check_room(layout: Layout) -> None:
+    """A cluster that is there already may start on a disk that has become small: what its movers
+    have written in `down` is most of it, and goes away once they have read it."""
+    needed = SERVERS_DISK_BYTES_MIN if layout.config.exists() else FREE_DISK_BYTES_MIN
     free = free_disk_bytes(layout.home)
-    if free < needed_bytes(images_bytes(layout)):
+    if free < needed:
         raise OutOfCapacity(
             f"The disk of {layout.home} has only {format_bytes(free)} left.",
-            hint=f"A cluster needs {format_bytes(FREE_DISK_BYTES_MIN)} to start: free some space.",
+            hint=f"A cluster needs {format_bytes(needed)} to start: free some space.",
         )
-
-
-def needed_bytes(images_bytes: int) -> int:
-    """The room on the disk that a start needs: the images of memory that the last `down` wrote go
-    away once the movers have read them."""
-    return max(SERVERS_DISK_BYTES_MIN, FREE_DISK_BYTES_MIN - images_bytes)
-
-
-def images_bytes(layout: Layout) -> int:
-    """What the images of memory of all nodes take on the disk."""
-    sizes = 0
-    for path in layout.nodes.glob("*/hibernate/*"):
-        with suppress(OSError):  # it went away meanwhile
-            sizes += path.lstat().st_blocks * 512
-    return sizes
 
 
 def _check_content(layout: Layout) -> None:

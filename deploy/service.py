@@ -25,7 +25,7 @@ BACKOFF_S_MAX: Final = 10.0
 STABLE_S: Final = 10.0
 PROBE_EVERY_S: Final = 0.02
 PROBE_EVERY_S_MAX: Final = 0.5
-STATUS_CHARS_MAX: Final = 200
+STATUS_CHARS_MAX: Final = 500
 GAVE_UP: Final = 1  # the exit status of a service that has said why it cannot go on
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from embedded import home, outside
 from tensorcast.deploy import cluster, losses
-from tensorcast.deploy.home import Layout, images_bytes, prepare_home
+from tensorcast.deploy.home import Layout, prepare_home
 from tensorcast.schema.errors import Corrupt, OutOfCapacity
 from tensorcast.schema.ids import Epoch, NodeId, Seq
 from tensorcast.schema.socket import Stats, Welcome, encode_frame
@@ -91,14 +91,14 @@ def test_an_answer_that_makes_no_sense_is_told(tmp_path):
         losses.ask_stats(tmp_path / "m.sock")
 
 
-def test_images_of_the_last_stop_do_not_keep_a_cluster_from_its_start(tmp_path, monkeypatch):
+def test_a_disk_that_became_small_does_not_keep_a_cluster_from_its_start(tmp_path, monkeypatch):
     layout = Layout(tmp_path / "home")
-    prepare_home(layout, uid=1000)
-    monkeypatch.setattr("tensorcast.deploy.home.free_disk_bytes", lambda _: 40 * MIB)
-    with pytest.raises(OutOfCapacity):
+    free = {"bytes": 40 * MIB}
+    monkeypatch.setattr("tensorcast.deploy.home.free_disk_bytes", lambda _: free["bytes"])
+    with pytest.raises(OutOfCapacity, match="A cluster needs 256 MiB to start"):
         prepare_home(layout, uid=1000)
-    images = layout.nodes / "n1" / "hibernate"
-    images.mkdir(parents=True)
-    (images / "one.image").write_bytes(bytes(230 * MIB))
-    assert images_bytes(layout) >= 230 * MIB
+    layout.config.write_text("{}")
     prepare_home(layout, uid=1000)
+    free["bytes"] = 31 * MIB
+    with pytest.raises(OutOfCapacity, match="A cluster needs 32 MiB to start"):
+        prepare_home(layout, uid=1000)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tensorcast.deploy.home import FREE_DISK_BYTES_MIN, SERVERS_DISK_BYTES_MIN, needed_bytes
 from tensorcast.deploy.losses import Burden, find_shortage
 
 MIB = 1 << 20
@@ -45,9 +44,3 @@ def test_only_the_nodes_of_the_full_disk_are_named():
     refusal = find_shortage(burdens)
     assert refusal is not None
     assert (refusal.node, "n1" in refusal.message, "n3" in refusal.message) == ("n2", False, False)
-
-
-def test_images_of_memory_count_as_room_that_comes_back():
-    assert needed_bytes(0) == FREE_DISK_BYTES_MIN
-    assert needed_bytes(100 * MIB) == FREE_DISK_BYTES_MIN - 100 * MIB
-    assert needed_bytes(1000 * MIB) == SERVERS_DISK_BYTES_MIN
