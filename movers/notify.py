@@ -15,7 +15,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Final
 
 FIRST_DESCRIPTOR: Final = 3
-STATUS_CHARS_MAX: Final = 200
+STATUS_CHARS_MAX: Final = 500
 SEND_TRIES_MAX: Final = 50
 SEND_PAUSE_S: Final = 0.02
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -147,3 +148,35 @@ def test_progress_ends_at_the_whole_file(tmp_path):
     written = export_to(tmp_path / "o.safetensors", progress=lambda *now: seen.append(now))
     size = os.path.getsize(written)
     assert seen[-1] == (size, size)
+
+
+def test_a_killed_export_leaves_nothing_behind(tmp_path):
+    def die(_done: int, _total: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        export_to(tmp_path / "out.safetensors", progress=die)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_unnamed_files_is_written_to_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorcast.client.export._open_unnamed", lambda _: None)
+    seen: list[str] = []
+    export_to(
+        tmp_path / "out.safetensors",
+        progress=lambda *_: seen.extend(path.name for path in tmp_path.iterdir()),
+    )
+    assert seen[0].startswith(".out.safetensors.")
+    assert list(tmp_path.iterdir()) == [tmp_path / "out.safetensors"]
+
+
+def test_a_new_file_has_the_permissions_that_the_user_wants(tmp_path):
+    before = os.umask(0o027)
+    try:
+        written = export_to(tmp_path / "out.safetensors")
+    finally:
+        os.umask(before)
+    assert os.stat(written).st_mode & 0o777 == 0o640
