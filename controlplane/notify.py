@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 
-STATUS_CHARS_MAX = 200
+STATUS_CHARS_MAX = 500
 _logger = logging.getLogger(__name__)
 
 
