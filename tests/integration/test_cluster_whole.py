@@ -134,7 +134,7 @@ def test_any_process_may_die_in_the_middle_of_a_fan_out(
 ) -> None:
     path = tmp_path / "model.safetensors"
     save_file(
-        {f"w{i}": torch.randint(0, 255, (1 << 24,), dtype=torch.uint8) for i in range(48)}, path
+        {f"w{i}": torch.randint(0, 255, (1 << 24,), dtype=torch.uint8) for i in range(24)}, path
     )
     key = f"dying-{service}"
     cluster.wait_healthy()
