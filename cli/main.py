@@ -199,6 +199,7 @@ def explain_usage(error: typer.TyperException) -> Usage:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "tcctl"
     message = error.format_message().strip().replace("\n", " ")
+    message = message.replace("Value error, ", "")  # the validator's words, not ours
     message = message if message.endswith((".", "!", "?")) else f"{message}."
     return Usage(message, hint=f"Try `{path} --help`.")
 

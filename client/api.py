@@ -7,6 +7,7 @@ needs the control plane. Every wait is bounded; an absent control plane is told 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -473,5 +474,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_S:g} s"
     if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
+        # asyncio writes the address into its text; the number alone tells what the system said.
+        return os.strerror(error.errno) if error.errno else type(error).__name__
     return str(error).removeprefix("nats: ") or type(error).__name__

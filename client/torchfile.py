@@ -48,7 +48,9 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
             f"{path} holds more than tensors: reading it would mean to run code from it.",
             hint=_HINT,
         ) from error
-    except (*_UNREADABLE, struct.error) as error:
+    except struct.error as error:
+        raise Corrupt(f"{path} cannot be read as a torch file.", hint=_HINT) from error
+    except _UNREADABLE as error:
         raise Corrupt(
             f"{path} cannot be read as a torch file{_reason_of(error)}.", hint=_HINT
         ) from error

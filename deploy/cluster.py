@@ -86,7 +86,7 @@ def up(options: UpOptions, progress: Progress = lambda _: None) -> Status:
             return wait_until_ready(layout, config, seen, progress)
         except Refused:
             if not running:
-                _stop_supervisor(layout, config, progress)
+                _stop_supervisor(layout, config, progress, Request(do="stop"))
             raise
 
 
@@ -226,18 +226,20 @@ def down(
         if is_locked(layout.supervisor_lock):
             if not (purge or force):
                 check_room(layout, config, progress)
-            _stop_supervisor(layout, config, progress)
+            _stop_supervisor(layout, config, progress, Request(do="discard" if purge else "stop"))
         clear_former(layout, progress)
         progress("the cluster is down")
         if purge:
             _purge(layout, config, progress)
 
 
-def _stop_supervisor(layout: Layout, config: ClusterConfig, progress: Progress) -> None:
+def _stop_supervisor(
+    layout: Layout, config: ClusterConfig, progress: Progress, request: Request
+) -> None:
     supervisor = identify(SUPERVISOR, read_supervisor_pid(layout))
     wait_s = END_TIMEOUT_S
     try:
-        for reply in converse(Path(config.sockets), Request(do="stop"), timeout_s=STOP_SILENCE_S):
+        for reply in converse(Path(config.sockets), request, timeout_s=STOP_SILENCE_S):
             progress(reply.progress or reply.error)
     except Unavailable:  # somebody has removed its socket: a signal does the same, in silence
         end(supervisor, signal.SIGTERM)

@@ -18,9 +18,9 @@ CONTROL_SOCKET: Final = "control.sock"
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`status` asks, `reload` reads cluster.json again (for new nodes) and tries at once what
-    fails, `stop` ends all."""
+    fails, `stop` ends all, `discard` as well, but nobody saves what is in memory."""
 
-    do: Literal["status", "reload", "stop"]
+    do: Literal["status", "reload", "stop", "discard"]
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):

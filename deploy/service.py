@@ -256,15 +256,15 @@ class Service:
         if self._ended and not self._ended.done():
             self._ended.set_result(wait_status)
 
-    async def stop(self) -> None:
-        """End the service: ask, wait as long as it shows progress, then kill."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End the service: ask, wait as long as it shows progress, then kill. `at_once`: kill."""
         self._stopping.set()
         if self.pid is None or self._ended is None:
             return
         self.told = ""
         self._enter("stopping")
         self._sign_of_life = asyncio.get_running_loop().time()
-        self._signal(self.spec.stop_signal)
+        self._signal(signal.SIGKILL if at_once else self.spec.stop_signal)
         while not self._ended.done() and self._has_time():
             await asyncio.wait([self._ended], timeout=0.5)
         if not self._ended.done():

@@ -60,6 +60,7 @@ class Supervisor:
         self._known: dict[str, Child] = {}
         self._listeners: set[asyncio.Queue[str]] = set()
         self.stopping = asyncio.Event()
+        self.discards = False
 
     def add(self, specs: tuple[ServiceSpec, ...]) -> list[str]:
         """Begin to run the services that are not run yet; returns their names."""
@@ -119,7 +120,9 @@ class Supervisor:
                     group.create_task(self._stop_one(name))
 
     async def _stop_one(self, name: str) -> None:
-        await self._services[name].stop()
+        service = self._services[name]
+        holds_memory = service.spec.fds_max > 0
+        await service.stop(at_once=self.discards and holds_memory)
         await self._keepers[name]
 
     async def progress(self) -> AsyncIterator[str]:
@@ -211,7 +214,8 @@ class ControlServer:
                 await writer.wait_closed()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        if request.do == "stop":
+        if request.do in ("stop", "discard"):
+            self._supervisor.discards = request.do == "discard"
             self._supervisor.stopping.set()
             async for text in self._supervisor.progress():
                 writer.write(encode(Reply(progress=text)))

@@ -15,7 +15,7 @@ CHUNKS_MAX = 16384
 ChunkCount = Annotated[int, Meta(ge=0, le=CHUNKS_MAX)]
 
 
-class ByteRange(msgspec.Struct, frozen=True, order=True):
+class ByteRange(msgspec.Struct, frozen=True, order=True, gc=False):
     """`size` bytes from `offset` on."""
 
     offset: int

@@ -114,7 +114,12 @@ def _read_entries(header: bytes, file_name: str) -> tuple[dict[str, _Entry], dic
         metadata = msgspec.convert(table.pop(METADATA, {}), dict[str, str])
         msgspec.json.encode(metadata)  # refuses text that is no valid Unicode
         return msgspec.convert(table, dict[str, _Entry]), metadata
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise Corrupt(
+            f"{file_name} has a header that is nested too deeply.",
+            hint="The file is damaged or hostile; do not use it.",
+        ) from error
+    except ValueError as error:
         raise Corrupt(
             f"{file_name} has a header that is not valid: {error}.",
             hint="It is damaged or no safetensors file: fetch it again.",

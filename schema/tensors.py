@@ -55,7 +55,7 @@ DTYPE_BITS: dict[str, int] = {
 """The dtypes of the safetensors format by name, and their width in bits."""
 
 
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One tensor: its dtype (a safetensors name), shape and place in the byte space.
 
     `strides` is None for a contiguous tensor, else the step of each dimension in elements.

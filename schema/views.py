@@ -17,7 +17,7 @@ from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.tensors import DTYPE_BITS, Index, TensorSpec
 
 
-class Slice(msgspec.Struct, frozen=True):
+class Slice(msgspec.Struct, frozen=True, gc=False):
     """`length` elements from `start` on along dimension `dim`."""
 
     dim: int
@@ -58,7 +58,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return cls(rank=rank, world=world, rules=tuple(rules.items()))
 
 
-class Selected(msgspec.Struct, frozen=True):
+class Selected(msgspec.Struct, frozen=True, gc=False):
     """One tensor of a view: the whole of `spec` (slice None) or a part of one dimension."""
 
     spec: TensorSpec

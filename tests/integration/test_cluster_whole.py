@@ -128,6 +128,16 @@ def test_down_and_up_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
     assert states == {"n2": "ready"}
 
 
+def test_a_purge_does_not_save_what_it_deletes(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    save_file({"a": torch.arange(1 << 20)}, path)
+    with running_cluster(tmp_path, 1) as small:
+        small.tcctl("put", str(path), "--key", "small@1")
+        done = small.tcctl("down", "--data-dir", str(small.home), "--purge", "--yes")
+        assert "to disk" not in done.out + done.err
+        assert not small.home.exists()
+
+
 @pytest.mark.parametrize("service", ["nats", "postgres", "controlplane", "n2", "n1"])
 def test_any_process_may_die_in_the_middle_of_a_fan_out(
     cluster: Cluster, tmp_path: Path, service: str
