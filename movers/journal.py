@@ -284,8 +284,8 @@ class Journal:
             await follower.wait_for(seqs[-1], FOLLOW_TIMEOUT_S)
         for report, reason in planned.refused:
             _logger.warning("%s came too late: %s", type(report.command).__name__, reason)
+        await self.note_position(follower.view.at)  # first: what is settled is remembered too
         await self._acknowledge(batch)
-        await self.note_position(follower.view.at)
 
     async def _catch_up(self, log: Appender, follower: Follower) -> None:
         try:
