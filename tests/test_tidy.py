@@ -23,7 +23,7 @@ BROAD_EXCEPTS_MAX = 9
 IGNORES_PER_1000_LINES_MAX = 0.5
 
 PURE = ("schema", "controlplane/core", "movers/core")
-DOCUMENTED = ("schema", "log", "client", "controlplane", "movers")
+DOCUMENTED = ("schema", "log", "client", "controlplane", "movers", "storage")
 PROCESSES = ("cli.main", "controlplane.main", "movers.main", "deploy.supervisor")
 FAKES = ("log.memory", "movers.transports.loopback")  # published for tests
 MAY_NAME_ITS_ERROR = ("client/torchfile.py",)  # torch.load raises pickle's own error

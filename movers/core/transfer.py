@@ -113,6 +113,15 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     holds: ChunkSet | None = None
 
 
+class Progressed(msgspec.Struct, frozen=True, kw_only=True):
+    """Some chunks of a pull that is still in flight have arrived and match. A channel delivers any
+    number of these before the one Completed or Broken; a Broken does not repeat their chunks."""
+
+    pull: Pull
+    arrived: ChunkSet
+    holds: ChunkSet | None = None
+
+
 Completion = Completed | Broken
 
 
