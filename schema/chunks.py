@@ -109,3 +109,6 @@ class ChunkSet(msgspec.Struct, frozen=True):
             if start < stop:
                 left.append((start, stop))
         return ChunkSet(tuple(left))
+
+    def __and__(self, other: ChunkSet) -> ChunkSet:
+        return self - (self - other)

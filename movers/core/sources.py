@@ -99,10 +99,10 @@ def _merge(known: Source | None, found: Source) -> Source:
         return known  # what it says itself is newer than what the log says of it
     is_filling = found.is_filling and (known.is_filling or is_checking)
     heard = msgspec.structs.replace(known, is_filling=is_filling, promised=ChunkSet())
-    return _grown(heard, found.chunks)
+    return grown(heard, found.chunks)
 
 
-def _grown(source: Source, chunks: ChunkSet) -> Source:
+def grown(source: Source, chunks: ChunkSet) -> Source:
     """The source holds these chunks too; with a new one, probing it is worth while again."""
     is_news = bool((chunks - source.chunks).ranges)
     return msgspec.structs.replace(
@@ -187,10 +187,10 @@ def settle(
     `holds` is what it says it holds (None: it did not say).
     """
     source = msgspec.structs.replace(source, in_flight=source.in_flight - 1)
-    known = _grown(source, arrived | (holds or ChunkSet()))
+    known = grown(source, arrived | (holds or ChunkSet()))
     match fault:
         case None if holds is None:  # it would tell if it did not hold everything
-            return _grown(msgspec.structs.replace(known, promised=ChunkSet()), source.promised)
+            return grown(msgspec.structs.replace(known, promised=ChunkSet()), source.promised)
         case None:
             return known
         case FaultKind.CORRUPT:

@@ -12,7 +12,16 @@ from enum import StrEnum
 
 import msgspec
 
-from tensorcast.movers.core.sources import Limits, Lives, Run, Source, admit, choose_runs, settle
+from tensorcast.movers.core.sources import (
+    Limits,
+    Lives,
+    Run,
+    Source,
+    admit,
+    choose_runs,
+    grown,
+    settle,
+)
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.events import (
@@ -122,7 +131,7 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True):
     holds: ChunkSet | None = None
 
 
-Completion = Completed | Broken
+Completion = Progressed | Completed | Broken
 
 
 class TransferStatus(StrEnum):
@@ -199,21 +208,40 @@ def learn(transfer: Transfer, sources: Sequence[Source]) -> Turn:
 
 
 def advance(transfer: Transfer, completion: Completion) -> Turn:
-    """The turn after one pull ended. A completion that is not in flight (a repeat) changes
-    nothing."""
+    """The turn after a pull ended, or some of its chunks arrived. A completion of what is not in
+    flight (a repeat) changes nothing; a chunk counts once."""
     pull = completion.pull
     if pull not in transfer.in_flight:
         return Turn(transfer=transfer)
+    if isinstance(completion, Progressed):
+        return _turn(_arrive(_hear(transfer, completion), pull, completion.arrived))
     arrived = pull.chunks if isinstance(completion, Completed) else completion.arrived
     fault = None if isinstance(completion, Completed) else completion.fault
-    return _turn(
-        msgspec.structs.replace(
-            _settle(transfer, pull, arrived, completion.holds, fault),
-            transports=_count(transfer, pull, arrived),
-            missing=transfer.missing - arrived,
-            in_flight=tuple(p for p in transfer.in_flight if p.number != pull.number),
-            unreported=transfer.unreported | arrived,
-        )
+    settled = _settle(transfer, pull, arrived, completion.holds, fault)
+    left = tuple(p for p in transfer.in_flight if p.number != pull.number)
+    return _turn(_arrive(msgspec.structs.replace(settled, in_flight=left), pull, arrived))
+
+
+def _arrive(transfer: Transfer, pull: Pull, arrived: ChunkSet) -> Transfer:
+    """Counts the chunks that were still missing."""
+    new = transfer.missing & arrived
+    return msgspec.structs.replace(
+        transfer,
+        transports=_count(transfer, pull, new),
+        missing=transfer.missing - new,
+        unreported=transfer.unreported | new,
+    )
+
+
+def _hear(transfer: Transfer, progressed: Progressed) -> Transfer:
+    """The sources, with what the peer has by now."""
+    held = progressed.arrived | (progressed.holds or ChunkSet())
+    return msgspec.structs.replace(
+        transfer,
+        sources=tuple(
+            grown(source, held) if source.life == progressed.pull.life else source
+            for source in transfer.sources
+        ),
     )
 
 

@@ -62,6 +62,7 @@ def test_union_and_difference(a, b):
     assert set(a | b) == set(a) | set(b)
     assert set(a - b) == set(a) - set(b)
     assert (a - b) | b == a | b
+    assert set(a & b) == set(a) & set(b)
 
 
 @given(SETS, SETS)

@@ -11,6 +11,7 @@ from tensorcast.movers.core.sources import Limits, Source
 from tensorcast.movers.core.transfer import (
     Broken,
     Completed,
+    Progressed,
     Target,
     TransferStatus,
     advance,
@@ -313,6 +314,41 @@ def test_a_completion_counts_once():
     once = advance(turn.transfer, Completed(pull=pull))
     again = advance(once.transfer, Completed(pull=pull))
     assert (again.transfer, again.pulls, again.events) == (once.transfer, (), ())
+
+
+def test_chunks_count_as_they_progress_and_only_once():
+    turn = start(8, [ready("a", 8)])
+    pull = turn.pulls[0]
+    assert len(pull.chunks) == 2
+    part = Progressed(pull=pull, arrived=ChunkSet.of([pull.first]))
+    turn = advance(turn.transfer, part)
+    assert pull in turn.transfer.in_flight
+    assert pull.first not in turn.transfer.missing
+    assert turn.transfer.bytes_moved == MIB
+    again = advance(turn.transfer, part)
+    assert again.transfer.bytes_moved == MIB
+    over = finish(again)[-1]
+    assert over.status is TransferStatus.READY
+    assert over.transfer.bytes_moved == 8 * MIB - 100
+
+
+def test_what_progressed_before_a_loss_is_kept():
+    turn = start(8, [ready("a", 8)])
+    first, second = turn.pulls
+    turn = advance(turn.transfer, Progressed(pull=first, arrived=ChunkSet.of([first.first])))
+    turn = advance(turn.transfer, lost(first))
+    turn = advance(turn.transfer, lost(second))
+    assert turn.status is TransferStatus.FAILED
+    assert turn.transfer.missing == ChunkSet.full(8) - ChunkSet.of([first.first])
+    assert advance(turn.transfer, Progressed(pull=first, arrived=first.chunks)).events == ()
+
+
+def test_progress_tells_what_a_filling_source_holds():
+    turn = start(4, [filling("a")])
+    (pull,) = turn.pulls
+    more = Progressed(pull=pull, arrived=ChunkSet.of([0]), holds=ChunkSet.of([0, 1, 2]))
+    turn = advance(turn.transfer, more)
+    assert turn.transfer.sources[0].chunks == ChunkSet.of([0, 1, 2])
 
 
 def test_progress_is_reported_in_few_events():
