@@ -203,6 +203,8 @@ def _about_node(fact: facts.NodeEvent) -> str:
             return f"silent for {fact.silent_s:.1f} s"
         case facts.NodePressured():
             return f"{fact.tier} needs {format_size(fact.needed_bytes)}"
+        case facts.NodeRelieved():
+            return f"{fact.tier} has {format_size(fact.free_bytes)} to spare"
         case _:
             return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorcast.schema.api import FaultInfo, OperationInfo
 from tensorcast.schema.errors import Cancelled, InvalidArgument, TensorCastError, Unavailable
-from tensorcast.schema.faults import Fault, FaultKind, to_error
+from tensorcast.schema.faults import RETRYABLE, Fault, FaultKind, to_error
 
 
 def failure_of(info: OperationInfo) -> TensorCastError:
@@ -26,9 +26,12 @@ def failure_of(info: OperationInfo) -> TensorCastError:
 
 def _error_of(fault: FaultInfo, message: str) -> TensorCastError:
     try:
-        known = Fault(kind=FaultKind(fault.kind), detail=message)
+        kind = FaultKind(fault.kind)
     except ValueError:  # a kind of a newer release
         return TensorCastError(message)
+    known = Fault(
+        kind=kind, detail=message, permanent=kind in RETRYABLE and not fault.retryable
+    )
     return to_error(known, artifact=None, node=None, operation=None)
 
 

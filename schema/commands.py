@@ -19,6 +19,7 @@ from tensorcast.schema.ids import (
     LeaseId,
     NodeId,
     OperationId,
+    Overflow,
     ReplicaId,
     Tier,
 )
@@ -168,6 +169,7 @@ class JoinNode(_Command, frozen=True, kw_only=True):
     tiers: dict[Tier, int]
     transports: tuple[str, ...]
     labels: dict[str, str] = {}
+    overflow: Overflow = Overflow.SPILL
 
 
 class LeaveNode(_Command, frozen=True, kw_only=True):
@@ -198,6 +200,14 @@ class ReportPressure(_Command, frozen=True, kw_only=True):
     epoch: Epoch
     tier: Tier
     needed_bytes: Natural
+    candidates: tuple[ReplicaId, ...]
+
+
+class ReportRelief(_Command, frozen=True, kw_only=True):
+    node: NodeId
+    epoch: Epoch
+    tier: Tier
+    free_bytes: Natural
     candidates: tuple[ReplicaId, ...]
 
 
@@ -245,7 +255,14 @@ OperationCommand = (
     | CancelOperation
 )
 NodeCommand = (
-    JoinNode | LeaveNode | LoseNode | CordonNode | UncordonNode | DrainNode | ReportPressure
+    JoinNode
+    | LeaveNode
+    | LoseNode
+    | CordonNode
+    | UncordonNode
+    | DrainNode
+    | ReportPressure
+    | ReportRelief
 )
 LeaseCommand = AcquireLease | ReleaseLease | ExpireLease
 
@@ -291,7 +308,16 @@ _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], .
     ),
     (
         AggregateKind.NODE,
-        (JoinNode, LeaveNode, LoseNode, CordonNode, UncordonNode, DrainNode, ReportPressure),
+        (
+            JoinNode,
+            LeaveNode,
+            LoseNode,
+            CordonNode,
+            UncordonNode,
+            DrainNode,
+            ReportPressure,
+            ReportRelief,
+        ),
     ),
     (AggregateKind.LEASE, (AcquireLease, ReleaseLease, ExpireLease)),
 )

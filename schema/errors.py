@@ -24,11 +24,12 @@ import msgspec
 class TensorCastError(Exception):
     """The root of all errors that TensorCast raises.
 
-    `retryable` says whether the same call can succeed later without a change by the caller.
+    `retryable` says whether the same call can succeed later without a change by the caller. It goes
+    with the class, except for an error that says otherwise of itself.
     """
 
     code = "error"
-    retryable = False
+    retryable: bool = False
 
     def __init__(
         self,
@@ -38,8 +39,11 @@ class TensorCastError(Exception):
         artifact: str | None = None,
         node: str | None = None,
         operation: str | None = None,
+        retryable: bool | None = None,
     ) -> None:
         super().__init__(message)
+        if retryable is not None:
+            self.retryable = retryable
         self.message = message
         self.hint = hint
         self.artifact = artifact
@@ -101,7 +105,8 @@ class PermissionDenied(TensorCastError):
 
 
 class OutOfCapacity(TensorCastError):
-    """The memory pool or the disk is full. A retry can help: eviction may make room."""
+    """The memory pool or the disk is full. A retry can help: eviction may make room; but not when
+    something is larger than all the room that there is."""
 
     code = "out_of_capacity"
     retryable = True
@@ -122,6 +127,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     artifact: str | None = None
     node: str | None = None
     operation: str | None = None
+    permanent: bool = False
 
 
 _BY_CODE: dict[str, type[TensorCastError]] = {
@@ -150,6 +156,7 @@ def to_body(error: TensorCastError) -> ErrorBody:
         artifact=error.artifact,
         node=error.node,
         operation=error.operation,
+        permanent=type(error).retryable and not error.retryable,
     )
 
 
@@ -162,4 +169,5 @@ def from_body(body: ErrorBody) -> TensorCastError:
         artifact=body.artifact,
         node=body.node,
         operation=body.operation,
+        retryable=False if body.permanent else None,
     )

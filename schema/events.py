@@ -22,6 +22,7 @@ from tensorcast.schema.ids import (
     LeaseId,
     NodeId,
     OperationId,
+    Overflow,
     ReplicaId,
     Tier,
 )
@@ -231,7 +232,8 @@ class OperationCancelled(_Event, frozen=True, kw_only=True):
 
 class NodeJoined(_Event, frozen=True, kw_only=True):
     """A mover's life begins. `address` is host:port of its data port; `tiers` gives capacities
-    in bytes. What an older epoch still tries to write is refused."""
+    in bytes; `overflow` is what it does when its memory is full. What an older epoch still tries
+    to write is refused."""
 
     node: NodeId
     epoch: Epoch
@@ -239,6 +241,7 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     tiers: dict[Tier, int]
     transports: tuple[str, ...]
     labels: dict[str, str] = {}
+    overflow: Overflow = Overflow.SPILL
 
 
 class NodeLeft(_Event, frozen=True, kw_only=True):
@@ -282,6 +285,17 @@ class NodePressured(_Event, frozen=True, kw_only=True):
     epoch: Epoch
     tier: Tier
     needed_bytes: Natural
+    candidates: tuple[ReplicaId, ...]
+
+
+class NodeRelieved(_Event, frozen=True, kw_only=True):
+    """The tier has `free_bytes` to spare. `candidates` are replicas of the node in a slower tier
+    that are read often, the most popular first: they may be brought here."""
+
+    node: NodeId
+    epoch: Epoch
+    tier: Tier
+    free_bytes: Natural
     candidates: tuple[ReplicaId, ...]
 
 
@@ -339,7 +353,14 @@ OperationEvent = (
     | OperationCancelled
 )
 NodeEvent = (
-    NodeJoined | NodeLeft | NodeLost | NodeCordoned | NodeUncordoned | NodeDrained | NodePressured
+    NodeJoined
+    | NodeLeft
+    | NodeLost
+    | NodeCordoned
+    | NodeUncordoned
+    | NodeDrained
+    | NodePressured
+    | NodeRelieved
 )
 LeaseEvent = LeaseAcquired | LeaseReleased | LeaseExpired
 
@@ -383,6 +404,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "node.uncordoned": NodeUncordoned,
     "node.drained": NodeDrained,
     "node.pressured": NodePressured,
+    "node.relieved": NodeRelieved,
     "lease.acquired": LeaseAcquired,
     "lease.released": LeaseReleased,
     "lease.expired": LeaseExpired,

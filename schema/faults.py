@@ -36,14 +36,16 @@ RETRYABLE = frozenset(
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One sentence on what went wrong, and its kind."""
+    """One sentence on what went wrong, and its kind. `permanent`: trying again cannot help, although
+    it often does with this kind (what is larger than all of the memory never fits)."""
 
     kind: FaultKind
     detail: str
+    permanent: bool = False
 
     @property
     def retryable(self) -> bool:
-        return self.kind in RETRYABLE
+        return self.kind in RETRYABLE and not self.permanent
 
 
 _ERRORS: dict[FaultKind, type[TensorCastError]] = {
@@ -63,12 +65,19 @@ def to_error(
 ) -> TensorCastError:
     """The exception that a waiting caller gets for a failed operation."""
     kind = _ERRORS[fault.kind]
-    return kind(fault.detail, artifact=artifact, node=node, operation=operation)
+    return kind(
+        fault.detail,
+        artifact=artifact,
+        node=node,
+        operation=operation,
+        retryable=False if fault.permanent else None,
+    )
 
 
 def from_error(error: TensorCastError) -> Fault:
     """The fault that an exception of the mover becomes in the log."""
     for kind, error_type in _ERRORS.items():
         if isinstance(error, error_type):
-            return Fault(kind=kind, detail=str(error))
+            is_permanent = kind in RETRYABLE and error_type.retryable and not error.retryable
+            return Fault(kind=kind, detail=str(error), permanent=is_permanent)
     return Fault(kind=FaultKind.INVALID, detail=str(error))

@@ -33,6 +33,16 @@ class Tier(StrEnum):
     DISK = "disk"
 
 
+class Overflow(StrEnum):
+    """What a node does when its memory is full. SPILL: what is nowhere else is written to disk
+    first, then it may go; EVICT: only what has another copy goes; REJECT: nothing goes, and what
+    does not fit is refused at once."""
+
+    SPILL = "spill"
+    EVICT = "evict"
+    REJECT = "reject"
+
+
 def replica_id(artifact: ArtifactId, node: NodeId, tier: Tier) -> ReplicaId:
     """The one replica that an artifact can have on a node in a tier."""
     return ReplicaId(f"{artifact}:{node}:{tier}")

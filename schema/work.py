@@ -12,10 +12,12 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
-    """Pull the artifact into this node's DRAM from other replicas. `sources` are the preferred
-    ones, best first; the mover may use any that its projection knows."""
+    """Pull the artifact into a tier of this node from other replicas. `sources` are the preferred
+    ones, best first; the mover may use any that its projection knows. To DISK it goes through a
+    small window of memory, however large it is."""
 
     sources: tuple[NodeId, ...] = ()
+    tier: Tier = Tier.DRAM
 
 
 class Load(_Work, frozen=True, kw_only=True, tag="load"):
@@ -50,7 +52,9 @@ def kind_of(work: Work) -> str:
 def target_tier(work: Work) -> Tier | None:
     """The tier in which the work makes a replica; None if it makes none."""
     match work:
-        case Materialize() | Load():
+        case Materialize(tier=tier):
+            return tier
+        case Load():
             return Tier.DRAM
         case Persist():
             return Tier.DISK

@@ -192,6 +192,12 @@ def look_after() -> Iterator[Line]:
             node=N1, epoch=ONE, tier=Tier.DRAM, needed_bytes=1 << 30, candidates=(replica(N1),)
         ),
     )
+    yield (
+        f"mover:{N1}",
+        c.ReportRelief(
+            node=N1, epoch=ONE, tier=Tier.DRAM, free_bytes=1 << 30, candidates=(replica(N1),)
+        ),
+    )
     yield issue(3, N1, Evict(artifact=A, tier=Tier.DRAM, reason="pressure"), "evict")
     yield begin(3, N1)
     yield f"mover:{N1}", c.EvictReplica(replica=replica(N1), epoch=ONE, reason="pressure")

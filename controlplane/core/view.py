@@ -271,11 +271,10 @@ def is_free(view: ClusterView, replica: Replica) -> bool:
 
 
 def aim_of(node: NodeId, work: Work) -> Aim:
-    """What a piece of work is for: how DRAM gets filled makes no difference."""
-    if isinstance(work, Materialize | Load):
-        return node, work.artifact, "fill", Tier.DRAM
-    tier = work.tier if isinstance(work, Evict | Verify) else target_tier(work)
-    return node, work.artifact, kind_of(work), tier
+    """What a piece of work is for: how a tier gets filled makes no difference."""
+    if isinstance(work, Evict | Verify):
+        return node, work.artifact, kind_of(work), work.tier
+    return node, work.artifact, "fill", target_tier(work)
 
 
 def fill_work(view: ClusterView, artifact: ArtifactId, node: NodeId) -> Load | Materialize:

@@ -18,6 +18,7 @@ from tensorcast.schema.commands import (
     LoseNode,
     NodeCommand,
     ReportPressure,
+    ReportRelief,
     UncordonNode,
 )
 from tensorcast.schema.envelope import Recorded
@@ -31,9 +32,10 @@ from tensorcast.schema.events import (
     NodeLeft,
     NodeLost,
     NodePressured,
+    NodeRelieved,
     NodeUncordoned,
 )
-from tensorcast.schema.ids import Epoch, NodeId, Seq, Tier
+from tensorcast.schema.ids import Epoch, NodeId, Overflow, Seq, Tier
 
 
 class NodeStatus(StrEnum):
@@ -56,12 +58,14 @@ TRANSITIONS: Mapping[tuple[NodeStatus | None, type[Event]], NodeStatus] = {
         for status in NodeStatus
     },
     (NodeStatus.UP, NodePressured): NodeStatus.UP,
+    (NodeStatus.UP, NodeRelieved): NodeStatus.UP,
 }
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """`address` is host:port of the data port; `tiers` gives capacities in bytes. A cordoned node
-    gets no new replicas; a draining one is cordoned and gives its replicas away."""
+    gets no new replicas; a draining one is cordoned and gives its replicas away. `overflow` is what
+    it does when its memory is full."""
 
     id: NodeId
     status: NodeStatus
@@ -73,6 +77,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     joined_at: datetime
     cordoned: bool = False
     draining: bool = False
+    overflow: Overflow = Overflow.SPILL
     version: Seq = Seq(0)
 
 
@@ -102,6 +107,8 @@ def decide(state: Node | None, command: NodeCommand) -> tuple[NodeEvent, ...]:
             return (NodeDrained(node=state.id),)
         case ReportPressure():
             return _pressured(state, command)
+        case ReportRelief():
+            return _relieved(state, command)
         case _:
             assert_never(command)
 
@@ -122,6 +129,7 @@ def _join(state: Node | None, command: JoinNode) -> tuple[NodeEvent, ...]:
             tiers=command.tiers,
             transports=command.transports,
             labels=command.labels,
+            overflow=command.overflow,
         ),
     )
 
@@ -145,6 +153,19 @@ def _pressured(state: Node, command: ReportPressure) -> tuple[NodeEvent, ...]:
     return (event,)
 
 
+def _relieved(state: Node, command: ReportRelief) -> tuple[NodeEvent, ...]:
+    check_epoch(state.epoch, command.epoch, f"node {state.id}")
+    event = NodeRelieved(
+        node=state.id,
+        epoch=command.epoch,
+        tier=command.tier,
+        free_bytes=command.free_bytes,
+        candidates=command.candidates,
+    )
+    next_status(TRANSITIONS, state.status, event, f"node {state.id}")
+    return (event,)
+
+
 def evolve(state: Node | None, recorded: Recorded, event: NodeEvent) -> Node:
     """The state after `event`. Raises Rejected when the event cannot follow."""
     status = next_status(TRANSITIONS, state.status if state else None, event, f"node {event.node}")
@@ -160,11 +181,12 @@ def evolve(state: Node | None, recorded: Recorded, event: NodeEvent) -> Node:
             joined_at=recorded.at,
             cordoned=bool(state and state.cordoned),
             draining=bool(state and state.draining),
+            overflow=event.overflow,
             version=recorded.seq,
         )
     assert state is not None
     match event:
-        case NodeLeft() | NodeLost() | NodePressured():
+        case NodeLeft() | NodeLost() | NodePressured() | NodeRelieved():
             change: dict[str, object] = {}
         case NodeCordoned():
             change = {"cordoned": True}

@@ -25,7 +25,7 @@ from tensorcast.schema.events import (
     aggregate_of,
 )
 from tensorcast.schema.faults import Fault, FaultKind
-from tensorcast.schema.ids import Seq, Tier, replica_id
+from tensorcast.schema.ids import Overflow, Seq, Tier, replica_id
 from tensorcast.schema.work import Evict, Materialize, Persist
 
 A, B = artifact_id("a"), artifact_id("b")
@@ -77,6 +77,8 @@ FIELDS = {
     "tiers": st.just({Tier.DRAM: 9}),
     "silent_s": st.just(5.0),
     "needed_bytes": st.integers(0, 9),
+    "free_bytes": st.integers(0, 9),
+    "overflow": st.sampled_from(Overflow),
     "candidates": st.just(()),
     "lease": LEASES,
     "holder": st.just("user:ada@desk"),

@@ -6,6 +6,7 @@ from tensorcast.schema.errors import (
     Conflict,
     ErrorBody,
     NotFound,
+    OutOfCapacity,
     Rejected,
     TensorCastError,
     from_body,
@@ -26,6 +27,13 @@ def test_every_error_survives_the_wire(kind):
     assert type(again) is kind
     assert vars(again) == vars(error)
     assert str(again) == "It broke. Mend it."
+
+
+def test_an_error_that_no_retry_can_help_stays_so_on_the_wire():
+    error = OutOfCapacity("It never fits.", retryable=False)
+    body = msgspec.json.decode(msgspec.json.encode(to_body(error)), type=ErrorBody)
+    assert not from_body(body).retryable
+    assert from_body(to_body(OutOfCapacity("It is full."))).retryable
 
 
 def test_codes_are_unique():

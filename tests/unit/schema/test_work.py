@@ -19,6 +19,7 @@ from tensorcast.schema.work import (
 A = artifact_id("a")
 KINDS = [
     (Materialize(artifact=A, sources=(NodeId("n1"),)), "materialize", Tier.DRAM),
+    (Materialize(artifact=A, tier=Tier.DISK), "materialize", Tier.DISK),
     (Load(artifact=A), "load", Tier.DRAM),
     (Persist(artifact=A), "persist", Tier.DISK),
     (Evict(artifact=A, tier=Tier.DRAM, reason="full"), "evict", None),

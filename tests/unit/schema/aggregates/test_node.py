@@ -12,6 +12,7 @@ from tensorcast.schema.commands import (
     LeaveNode,
     LoseNode,
     ReportPressure,
+    ReportRelief,
     UncordonNode,
 )
 from tensorcast.schema.errors import NotFound, Rejected
@@ -23,9 +24,10 @@ from tensorcast.schema.events import (
     NodeLeft,
     NodeLost,
     NodePressured,
+    NodeRelieved,
     NodeUncordoned,
 )
-from tensorcast.schema.ids import Tier
+from tensorcast.schema.ids import Overflow, Tier
 
 
 def life(epoch, cls=NodeJoined):
@@ -36,6 +38,7 @@ def life(epoch, cls=NodeJoined):
         tiers={Tier.DRAM: 1 << 30},
         transports=("tcp",),
         labels={"rack": "7"},
+        overflow=Overflow.EVICT,
     )
 
 
@@ -46,14 +49,23 @@ PRESSURE = {
     "needed_bytes": 5,
     "candidates": ("a:n1:dram",),
 }
+RELIEF = {
+    "node": N1,
+    "epoch": 1,
+    "tier": Tier.DRAM,
+    "free_bytes": 7,
+    "candidates": ("a:n1:disk",),
+}
 JOINED, JOINED_AGAIN = life(1), life(2)
 LEFT, LOST = NodeLeft(node=N1, epoch=1), NodeLost(node=N1, epoch=1, silent_s=5.0)
 CORDONED, UNCORDONED = NodeCordoned(node=N1), NodeUncordoned(node=N1)
 DRAINED, PRESSURED = NodeDrained(node=N1), NodePressured(**PRESSURE)
+RELIEVED = NodeRelieved(**RELIEF)
 
 LEAVE, LOSE = LeaveNode(node=N1, epoch=1), LoseNode(node=N1, epoch=1, silent_s=5.0)
 CORDON, UNCORDON, DRAIN = CordonNode(node=N1), UncordonNode(node=N1), DrainNode(node=N1)
 REPORT = ReportPressure(**PRESSURE)
+RELIEVE = ReportRelief(**RELIEF)
 
 
 def fold(*events):
@@ -86,6 +98,7 @@ def fold(*events):
         ((JOINED, LOST), DRAIN, (DRAINED,)),
         ((JOINED, DRAINED), DRAIN, (DRAINED,)),
         ((JOINED,), REPORT, (PRESSURED,)),
+        ((JOINED,), RELIEVE, (RELIEVED,)),
     ],
 )
 def test_decisions(history, command, events):
@@ -101,6 +114,8 @@ def test_decisions(history, command, events):
         ((JOINED, LEFT), life(1, JoinNode), Rejected, "reached epoch 1"),
         ((JOINED, JOINED_AGAIN), LEAVE, Rejected, "stale"),
         ((JOINED, JOINED_AGAIN), REPORT, Rejected, "stale"),
+        ((JOINED, JOINED_AGAIN), RELIEVE, Rejected, "stale"),
+        ((JOINED, LOST), RELIEVE, Rejected, "cannot follow"),
         ((JOINED, LEFT), REPORT, Rejected, "cannot follow"),
         ((JOINED, LOST), REPORT, Rejected, "cannot follow"),
     ],
@@ -115,6 +130,7 @@ def test_what_the_events_leave():
     assert (state.id, state.epoch, state.address) == (N1, 1, "127.0.0.1:7000")
     assert (state.tiers, state.transports) == ({Tier.DRAM: 1 << 30}, ("tcp",))
     assert (state.labels, state.version) == ({"rack": "7"}, 2)
+    assert state.overflow is Overflow.EVICT
 
 
 @pytest.mark.parametrize(
@@ -138,7 +154,7 @@ STATES = {
     NodeStatus.LEFT: (JOINED, LEFT),
     NodeStatus.LOST: (JOINED, LOST),
 }
-EVENTS = [JOINED_AGAIN, LEFT, LOST, CORDONED, UNCORDONED, DRAINED, PRESSURED]
+EVENTS = [JOINED_AGAIN, LEFT, LOST, CORDONED, UNCORDONED, DRAINED, PRESSURED, RELIEVED]
 
 
 @pytest.mark.parametrize("status", STATES)
