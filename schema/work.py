@@ -21,7 +21,10 @@ class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
 
 
 class Load(_Work, frozen=True, kw_only=True, tag="load"):
-    """Read the artifact from this node's disk into its DRAM."""
+    """Read the artifact from this node's disk into its DRAM. `if_room`: only as long as nothing has
+    to go for it."""
+
+    if_room: bool = False
 
 
 class Persist(_Work, frozen=True, kw_only=True, tag="persist"):

@@ -26,6 +26,7 @@ from tensorcast.schema.ids import (
     LeaseId,
     NodeId,
     OperationId,
+    Overflow,
     ReplicaId,
     Tier,
     replica_id,
@@ -52,7 +53,15 @@ class World:
         self.events.append(recorded)
         return recorded
 
-    def node(self, name: str, *, dram: int = 64 * MIB, disk: int = 64 * MIB, epoch: int = 1):
+    def node(
+        self,
+        name: str,
+        *,
+        dram: int = 64 * MIB,
+        disk: int = 64 * MIB,
+        epoch: int = 1,
+        overflow: Overflow = Overflow.SPILL,
+    ):
         """A node joins, with capacities in bytes."""
         tiers = {Tier.DRAM: dram, Tier.DISK: disk}
         return self.then(
@@ -62,6 +71,7 @@ class World:
                 address=f"{name}:1",
                 tiers=tiers,
                 transports=("tcp",),
+                overflow=overflow,
             )
         )
 

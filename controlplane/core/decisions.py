@@ -11,6 +11,7 @@ import msgspec
 from tensorcast.controlplane.core.policies.base import Policy
 from tensorcast.controlplane.core.policies.drain import Drain
 from tensorcast.controlplane.core.policies.evict import Evict
+from tensorcast.controlplane.core.policies.promote import Promote
 from tensorcast.controlplane.core.policies.repair import Repair
 from tensorcast.controlplane.core.policies.replicate import Replicate
 from tensorcast.controlplane.core.policies.verify import VerifyReplicas
@@ -36,7 +37,10 @@ from tensorcast.schema.ids import NodeId, OperationId, replica_id
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Load, Materialize, Persist, Verify, Work
 
-POLICIES: tuple[Policy, ...] = (Replicate(), Repair(), Evict(), Drain(), VerifyReplicas())
+POLICIES: tuple[Policy, ...] = (
+    *(Replicate(), Repair(), Evict(), Drain(), VerifyReplicas()),
+    Promote(),
+)
 """In order of precedence: of two operations with one aim the first policy's is issued."""
 
 

@@ -14,7 +14,7 @@ from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
-from tensorcast.schema.work import Evict, Load, Materialize, Verify, Work, kind_of, target_tier
+from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify, Work, kind_of, target_tier
 
 LIVE = frozenset({ReplicaStatus.FILLING, ReplicaStatus.READY, ReplicaStatus.EVICTING})
 """Statuses of a replica that takes room."""
@@ -277,9 +277,14 @@ def aim_of(node: NodeId, work: Work) -> Aim:
     return node, work.artifact, "fill", target_tier(work)
 
 
-def fill_work(view: ClusterView, artifact: ArtifactId, node: NodeId) -> Load | Materialize:
-    """How the node's DRAM gets the artifact: from its own disk, or from the nodes that have it."""
-    if is_ready(view, artifact, node, Tier.DISK):
+def fill_work(
+    view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier = Tier.DRAM
+) -> Load | Materialize | Persist:
+    """How a tier of the node gets the artifact: from its other tier, or from the nodes that have
+    it."""
+    if tier is Tier.DISK and is_ready(view, artifact, node, Tier.DRAM):
+        return Persist(artifact=artifact)
+    if tier is Tier.DRAM and is_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
     sources = tuple(n for n in source_nodes(view, artifact) if n != node)
-    return Materialize(artifact=artifact, sources=sources)
+    return Materialize(artifact=artifact, sources=sources, tier=tier)

@@ -150,6 +150,11 @@ class Mover(Process):
             await self._fail(operation, kind)
             return
         match operation.work:
+            case Materialize(artifact=artifact, tier=Tier.DISK):
+                if self._has_source(artifact) and sealed(self.view, artifact):
+                    await self._make(operation, artifact, Tier.DISK)
+                else:
+                    await self._fail(operation, FaultKind.UNAVAILABLE)
             case Materialize(artifact=artifact):
                 await self._fill(operation, artifact, self._has_source(artifact))
             case Load(artifact=artifact):

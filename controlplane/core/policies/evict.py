@@ -1,9 +1,12 @@
 """Evict: room is made, and what was removed goes.
 
 Reacts to
-- NodePressured: drops the coldest candidates until the needed bytes are covered, those that nobody
-  asked for first. When one is the last complete copy in the cluster it is written to the node's
-  disk first.
+- NodePressured in DRAM: drops the coldest candidates until the needed bytes are covered, those that
+  nobody asked for first. When one is the last complete copy in the cluster it is written to the
+  node's disk first, if the node's overflow is "spill" (with "evict" it stays; with "reject" nothing
+  goes at all).
+- NodePressured on disk: drops the coldest candidates of which a copy stays elsewhere, rather those
+  that another disk has; never what somebody asked for there.
 - ReplicaReady on disk, when this policy had it written: now the copy in DRAM may go. (The mover
   reports pressure anew when that was not enough.)
 - ArtifactRemoved: cancels what is still being made, and drops every replica; so do ReplicaStarted,
@@ -11,8 +14,8 @@ Reacts to
 - LeaseReleased, LeaseExpired: replicas of a removed artifact that the lease had kept.
 
 Under pressure it never drops a replica that is leased, pinned, still filling, in use by an open
-operation of its node, or the last complete copy. A leased replica stays even when its artifact is
-removed.
+operation of its node, or the last complete copy: rather the node refuses what is new. A leased
+replica stays even when its artifact is removed.
 """
 
 from __future__ import annotations
@@ -36,12 +39,13 @@ from tensorcast.controlplane.core.view import (
     open_operations_at,
     operations_of,
     pending_operations,
+    ready_replicas,
     replicas_of,
     replicas_on,
     sealed,
     size_bytes,
 )
-from tensorcast.schema.aggregates.operation import OPEN
+from tensorcast.schema.aggregates.operation import OPEN, Operation
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import CancelOperation, Command
@@ -55,7 +59,7 @@ from tensorcast.schema.events import (
     ReplicaReady,
     ReplicaStarted,
 )
-from tensorcast.schema.ids import ArtifactId, Tier
+from tensorcast.schema.ids import ArtifactId, NodeId, Overflow, Tier
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Persist, target_tier
 
@@ -116,20 +120,49 @@ def _drop_all(view: ClusterView, artifact: ArtifactId) -> Iterator[Task]:
 
 
 def _make_room(view: ClusterView, event: NodePressured) -> Iterator[Task]:
+    overflow = view.nodes[event.node].overflow
+    if event.tier is Tier.DRAM and overflow is Overflow.REJECT:
+        return
     missing = event.needed_bytes - _leaving_bytes(view, event)
-    disk = free_bytes(view, event.node, Tier.DISK) if event.tier is Tier.DRAM else 0
+    spills = event.tier is Tier.DRAM and overflow is Overflow.SPILL
+    disk = _disk_room(view, event.node) if spills else 0
     for replica in _by_worth(view, event):
         if missing <= 0:
             return
         size = size_bytes(view, replica.artifact)
         if not sealed(view, replica.artifact) or has_survivor(view, replica):
             yield event.node, EvictWork(artifact=replica.artifact, tier=event.tier, reason=PRESSURE)
-        elif event.tier is Tier.DRAM and size <= disk:
+        elif spills and size <= disk:
             disk -= size
             yield event.node, Persist(artifact=replica.artifact)
         else:
             continue
         missing -= size
+
+
+def _disk_room(view: ClusterView, node: NodeId) -> int:
+    """Bytes that can be written to the node's disk: those that are free and not spoken for, and
+    those of replicas that may go from there (its mover calls for that when it needs the room)."""
+    coming = sum(
+        size_bytes(view, operation.work.artifact)
+        for operation in open_operations_at(view, node)
+        if target_tier(operation.work) is Tier.DISK
+        and live_replica(view, operation.work.artifact, node, Tier.DISK) is None
+    )
+    going = sum(
+        size_bytes(view, replica.artifact)
+        for replica in replicas_on(view, node)
+        if replica.tier is Tier.DISK and _may_leave_disk(view, replica)
+    )
+    return free_bytes(view, node, Tier.DISK) - coming + going
+
+
+def _may_leave_disk(view: ClusterView, replica: Replica) -> bool:
+    return (
+        is_free(view, replica)
+        and has_survivor(view, replica)
+        and not is_requested(view, replica.artifact, replica.node, Tier.DISK)
+    )
 
 
 def _leaving_bytes(view: ClusterView, event: NodePressured) -> int:
@@ -138,8 +171,12 @@ def _leaving_bytes(view: ClusterView, event: NodePressured) -> int:
         size_bytes(view, operation.work.artifact)
         for operation in open_operations_at(view, event.node)
         if (isinstance(operation.work, EvictWork) and operation.work.tier is event.tier)
-        or (isinstance(operation.work, Persist) and operation.policy == Evict.name)
+        or (event.tier is Tier.DRAM and _is_spill(operation))
     )
+
+
+def _is_spill(operation: Operation) -> bool:
+    return isinstance(operation.work, Persist) and operation.policy == Evict.name
 
 
 def _by_worth(view: ClusterView, event: NodePressured) -> list[Replica]:
@@ -152,12 +189,22 @@ def _by_worth(view: ClusterView, event: NodePressured) -> list[Replica]:
         key=lambda replica: (
             is_requested(view, replica.artifact, replica.node, replica.tier),
             not has_survivor(view, replica),
+            event.tier is Tier.DISK and not _is_on_other_disk(view, replica),
         ),
     )
 
 
+def _is_on_other_disk(view: ClusterView, replica: Replica) -> bool:
+    others = ready_replicas(view, replica.artifact)
+    return any(other.tier is Tier.DISK and other.id != replica.id for other in others)
+
+
 def _may_go(view: ClusterView, replica: Replica, event: NodePressured) -> bool:
-    return (replica.node, replica.tier) == (event.node, event.tier) and is_free(view, replica)
+    if (replica.node, replica.tier) != (event.node, event.tier):
+        return False
+    if event.tier is Tier.DISK and sealed(view, replica.artifact):
+        return _may_leave_disk(view, replica)
+    return is_free(view, replica)
 
 
 def _demote(view: ClusterView, event: ReplicaReady) -> Iterator[Task]:
@@ -179,8 +226,6 @@ def _demote(view: ClusterView, event: ReplicaReady) -> Iterator[Task]:
 
 def _wrote_to_evict(view: ClusterView, event: ReplicaReady) -> bool:
     return any(
-        operation.node == event.node
-        and isinstance(operation.work, Persist)
-        and operation.policy == Evict.name
+        operation.node == event.node and _is_spill(operation)
         for operation in pending_operations(view, event.artifact)
     )

@@ -49,7 +49,7 @@ from tensorcast.schema.events import (
     ReplicaReady,
 )
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier
-from tensorcast.schema.work import Load, Persist
+from tensorcast.schema.work import Materialize
 
 Rooms = dict[Tier, dict[NodeId, int]]
 
@@ -126,10 +126,9 @@ def _place(
             return
         taken.add(node)
         free[node] -= size_bytes(view, artifact.id)
-        if tier is Tier.DISK and _has_bytes(view, artifact.id, node):
-            yield node, Persist(artifact=artifact.id)
-        elif not is_making(view, artifact.id, node, Tier.DRAM):
-            yield node, fill_work(view, artifact.id, node)
+        is_here = tier is Tier.DISK and _has_bytes(view, artifact.id, node)
+        if is_here or not is_making(view, artifact.id, node, Tier.DRAM):
+            yield node, fill_work(view, artifact.id, node, tier)
 
 
 def _choose(
@@ -167,15 +166,12 @@ def _remake(view: ClusterView, replica: Replica) -> Iterator[Task]:
 
 
 def _refill(view: ClusterView, replica: Replica) -> Iterator[Task]:
-    """Work for a replica that lacks chunks, on its node: a disk replica is written from DRAM."""
+    """Work for a replica that lacks chunks, on its node."""
     artifact, node, tier = replica.artifact, replica.node, replica.tier
     if is_making(view, artifact, node, tier) or is_making(view, artifact, node, Tier.DRAM):
         return
-    if tier is Tier.DISK and is_ready(view, artifact, node, Tier.DRAM):
-        yield node, Persist(artifact=artifact)
-        return
-    work = fill_work(view, artifact, node)
-    if isinstance(work, Load) or work.sources:
+    work = fill_work(view, artifact, node, tier)
+    if not isinstance(work, Materialize) or work.sources:
         yield node, work
 
 

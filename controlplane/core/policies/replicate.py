@@ -4,7 +4,8 @@ Reacts to
 - ReplicasRequested: one operation for each target node that does not have the replica yet. Targets
   form chains: each prefers the target before it, which serves the chunks that it has already, so a
   fan-out costs about one transfer. There are as many chains as nodes that hold the artifact.
-- ReplicaReady: a disk replica that was asked for is written once the bytes are in the node's DRAM;
+- ReplicaReady: a disk replica that was asked for is written from the node's DRAM once the bytes are
+  there, if they were on their way there; else it is pulled straight to the disk;
   when the artifact has just got its only source, requests that found none are tried again.
 - ReplicaGone: what was drained is made again when the drain was called off meanwhile.
 - NodeJoined, NodeUncordoned: requests for this node that are still open; and, when it brings the
@@ -79,12 +80,12 @@ def _answer(view: ClusterView, artifact: ArtifactId, requests: Iterable[Request]
     if sealed(view, artifact) is None:
         return
     missing = [request for request in requests if _is_missing(view, artifact, *request)]
-    fills: list[NodeId] = []
-    for node, tier in missing:
+    fills: dict[NodeId, Tier] = {}
+    for node, tier in sorted(missing, key=lambda request: request[1] is Tier.DISK):
         if tier is Tier.DISK and is_ready(view, artifact, node, Tier.DRAM):
             yield node, Persist(artifact=artifact)
-        elif not is_making(view, artifact, node, Tier.DRAM) and node not in fills:
-            fills.append(node)
+        elif not is_making(view, artifact, node, Tier.DRAM):
+            fills.setdefault(node, tier)  # what is in DRAM is written to disk from there
     yield from _fan_out(view, artifact, fills)
 
 
@@ -96,10 +97,12 @@ def _is_missing(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tie
     )
 
 
-def _fan_out(view: ClusterView, artifact: ArtifactId, targets: list[NodeId]) -> Iterator[Task]:
+def _fan_out(
+    view: ClusterView, artifact: ArtifactId, targets: dict[NodeId, Tier]
+) -> Iterator[Task]:
     """Fills the targets along chains: target i pulls from target i - c, where c is the number of
     chains; the first of each chain from a node that has all."""
-    works = [(node, fill_work(view, artifact, node)) for node in targets]
+    works = [(node, fill_work(view, artifact, node, tier)) for node, tier in targets.items()]
     pulls = [node for node, work in works if isinstance(work, Materialize)]
     holders = tuple(dict.fromkeys(r.node for r in ready_replicas(view, artifact)))
     chains = max(min(len(holders), len(pulls)), -(-len(pulls) // CHAIN_NODES_MAX))
@@ -110,7 +113,7 @@ def _fan_out(view: ClusterView, artifact: ArtifactId, targets: list[NodeId]) -> 
             first = place % len(holders) if holders else 0
             turned = (*holders[first:], *holders[:first])
             sources = tuple(source for source in (*before, *turned) if source != node)
-            work = Materialize(artifact=artifact, sources=sources)
+            work = Materialize(artifact=artifact, sources=sources, tier=work.tier)
         yield node, work
 
 

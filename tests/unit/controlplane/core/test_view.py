@@ -126,7 +126,7 @@ def test_open_operations_are_found_by_kind(world):
     assert questions.open_operation(world.view, a, N1, "persist") is None
 
 
-def test_filling_dram_is_one_aim_however_it_is_done(world):
+def test_filling_a_tier_is_one_aim_however_it_is_done(world):
     a = world.artifact("a")
     assert questions.aim_of(N1, Load(artifact=a)) == questions.aim_of(N1, Materialize(artifact=a))
     works = [
@@ -136,3 +136,5 @@ def test_filling_dram_is_one_aim_however_it_is_done(world):
         *(Verify(artifact=a, tier=tier) for tier in Tier),
     ]
     assert len({questions.aim_of(N1, work) for work in works}) == len(works)
+    to_disk = Materialize(artifact=a, tier=Tier.DISK)
+    assert questions.aim_of(N1, to_disk) == questions.aim_of(N1, Persist(artifact=a))

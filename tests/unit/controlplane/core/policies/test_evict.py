@@ -12,7 +12,7 @@ from tensorcast.schema.events import (
     NodeLeft,
     NodePressured,
 )
-from tensorcast.schema.ids import Epoch, LeaseId, NodeId, Tier
+from tensorcast.schema.ids import Epoch, LeaseId, NodeId, Overflow, Tier
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Load, Materialize, Persist, Verify
 from worlds import World
@@ -42,9 +42,9 @@ def press(world, *artifacts, needed=4 * MIB, node="n1", tier=Tier.DRAM):
     )
 
 
-def two_nodes(disk=64 * MIB):
+def two_nodes(disk=64 * MIB, overflow=Overflow.SPILL):
     world = World()
-    world.node("n1", disk=disk)
+    world.node("n1", disk=disk, overflow=overflow)
     world.node("n2")
     return world
 
@@ -150,6 +150,72 @@ def test_the_last_copy_stays_when_the_disk_is_full():
     a = world.artifact("a", "n1")
     press(world, a)
     assert react(world) == []
+
+
+def test_a_disk_that_can_be_cleared_has_room():
+    world = two_nodes(disk=4 * MIB)
+    b = world.artifact("b", "n2")
+    world.ready(b, "n1", Tier.DISK)
+    a = world.artifact("a", "n1")
+    press(world, a)
+    assert react(world) == [("n1", Persist(artifact=a))]
+    world.request(b, "n1", tier=Tier.DISK)
+    press(world, a)
+    assert react(world) == []
+
+
+def test_what_comes_to_the_disk_has_its_room():
+    world = two_nodes(disk=4 * MIB)
+    a, b = world.artifact("a", "n1"), world.artifact("b", "n2")
+    world.issue("op-1", "n1", Materialize(artifact=b, tier=Tier.DISK))
+    press(world, a)
+    assert react(world) == []
+
+
+def test_a_node_that_only_evicts_keeps_last_copies():
+    world = two_nodes(overflow=Overflow.EVICT)
+    a = world.artifact("a", "n1")
+    b = world.artifact("b", "n1", "n2")
+    press(world, a, b, needed=8 * MIB)
+    assert react(world) == [drop(b)]
+
+
+def test_a_node_that_rejects_keeps_all_in_memory():
+    world = two_nodes(overflow=Overflow.REJECT)
+    a = world.artifact("a", "n1", "n2")
+    press(world, a)
+    assert react(world) == []
+    world.ready(a, "n1", Tier.DISK)
+    press(world, a, tier=Tier.DISK)
+    assert react(world) == [drop(a, Tier.DISK)]
+
+
+def test_the_disk_gives_up_first_what_another_disk_has():
+    world = two_nodes()
+    a, b = (world.artifact(name, "n1", "n2", tier=Tier.DRAM) for name in "ab")
+    world.ready(a, "n1", Tier.DISK)
+    world.ready(b, "n1", Tier.DISK)
+    world.ready(b, "n2", Tier.DISK)
+    press(world, a, b, tier=Tier.DISK)
+    assert react(world) == [drop(b, Tier.DISK)]
+
+
+def test_the_disk_keeps_what_somebody_asked_for_there():
+    world = two_nodes()
+    a = world.artifact("a", "n1")
+    world.ready(a, "n1", Tier.DISK)
+    world.request(a, "n1", tier=Tier.DISK)
+    press(world, a, tier=Tier.DISK)
+    assert react(world) == []
+
+
+def test_a_spill_makes_no_room_on_the_disk():
+    world = two_nodes()
+    a, b = world.artifact("a", "n1"), world.artifact("b", "n2")
+    world.ready(b, "n1", Tier.DISK)
+    world.issue("op-1", "n1", Persist(artifact=a), policy="evict")
+    press(world, b, tier=Tier.DISK)
+    assert react(world) == [drop(b, Tier.DISK)]
 
 
 def test_the_last_copy_on_disk_stays():

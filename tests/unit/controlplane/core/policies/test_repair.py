@@ -19,8 +19,8 @@ def react(world):
     return [(str(command.node), command.work) for command in Repair().react(world.view, world.last)]
 
 
-def pull(artifact, *sources):
-    return Materialize(artifact=artifact, sources=tuple(map(NodeId, sources)))
+def pull(artifact, *sources, tier=Tier.DRAM):
+    return Materialize(artifact=artifact, sources=tuple(map(NodeId, sources)), tier=tier)
 
 
 def nodes(*names, **capacity):
@@ -170,14 +170,26 @@ def test_a_lost_disk_replica_is_written_where_the_bytes_are():
     assert react(world) == [("n1", Persist(artifact=a))]
 
 
-def test_a_lost_disk_replica_goes_through_dram_elsewhere():
+def test_a_lost_disk_replica_is_pulled_to_another_disk():
     world = nodes("n1", "n2", "n3")
     a = world.artifact("a", "n1")
     world.request(a, "n1", "n2", tier=Tier.DISK)
     world.ready(a, "n1", Tier.DISK)
     world.ready(a, "n2", Tier.DISK)
     lose(world, "n2")
-    assert react(world) == [("n3", pull(a, "n1"))]
+    assert react(world) == [("n3", pull(a, "n1", tier=Tier.DISK))]
+    world.issue("op-1", "n3", pull(a, "n1", tier=Tier.DISK), policy="repair")
+    world.node("n9")
+    assert react(world) == []
+
+
+def test_a_disk_replica_that_is_on_its_way_through_dram_is_written_from_there():
+    world = nodes("n1", "n2", "n3")
+    a = world.artifact("a", "n1")
+    world.request(a, "n1", "n2", tier=Tier.DISK)
+    world.ready(a, "n1", Tier.DISK)
+    world.ready(a, "n2", Tier.DISK)
+    lose(world, "n2")
     operation = world.issue("op-1", "n3", pull(a, "n1"), policy="repair")
     world.start(operation)
     world.filling(a, "n3")
@@ -204,7 +216,7 @@ def test_the_last_copy_on_the_disk_of_a_draining_node_gets_to_a_disk():
     world = nodes("n1", "n2")
     a = world.artifact("a", "n1", tier=Tier.DISK)
     world.then(NodeDrained(node=NodeId("n1")))
-    assert react(world) == [("n2", pull(a, "n1"))]
+    assert react(world) == [("n2", pull(a, "n1", tier=Tier.DISK))]
     world.start(world.issue("op-1", "n2", pull(a, "n1"), policy="repair"))
     world.ready(a, "n2")
     assert react(world) == [("n2", Persist(artifact=a))]
@@ -276,12 +288,12 @@ def test_a_corrupt_disk_replica_is_written_again():
     assert react(world) == [("n1", Persist(artifact=a))]
 
 
-def test_a_corrupt_disk_replica_is_written_again_through_dram():
+def test_a_corrupt_disk_replica_is_written_again():
     world = nodes("n1", "n2")
     a = world.artifact("a", "n1")
     world.ready(a, "n2", Tier.DISK)
     corrupt(world, a, "n2", Tier.DISK)
-    assert react(world) == [("n2", pull(a, "n1"))]
+    assert react(world) == [("n2", pull(a, "n1", tier=Tier.DISK))]
     world.ready(a, "n2")
     assert react(world) == [("n2", Persist(artifact=a))]
 

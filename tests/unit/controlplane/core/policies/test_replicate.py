@@ -121,18 +121,36 @@ def test_its_own_disk_is_the_nearest_source():
     assert react(world) == [("n2", Load(artifact=a))]
 
 
-def test_disk_is_written_from_dram():
+def test_disk_is_written_from_dram_or_pulled_straight_to_it():
     world = three_nodes()
     a = world.artifact("a", "n1")
-    world.request(a, "n1", "n2", tier=Tier.DISK)
+    world.request(a, "n1", "n2", "n3", tier=Tier.DISK)
     assert react(world) == [
         ("n1", Persist(artifact=a)),
-        ("n2", Materialize(artifact=a, sources=(NodeId("n1"),))),
+        ("n2", Materialize(artifact=a, sources=(NodeId("n1"),), tier=Tier.DISK)),
+        ("n3", Materialize(artifact=a, sources=(NodeId("n2"), NodeId("n1")), tier=Tier.DISK)),
     ]
+    world.ready(a, "n2", Tier.DISK)
+    assert react(world) == []
+
+
+def test_disk_is_written_from_dram_that_came_meanwhile():
+    world = three_nodes()
+    a = world.artifact("a", "n1")
+    world.request(a, "n2", tier=Tier.DISK)
     world.ready(a, "n2")
     assert react(world) == [("n2", Persist(artifact=a))]
     world.ready(a, "n2", Tier.DISK)
     assert react(world) == []
+
+
+def test_what_was_asked_for_in_both_tiers_comes_once():
+    world = three_nodes()
+    a = world.artifact("a", "n1")
+    world.request(a, "n2", tier=Tier.DISK)
+    world.request(a, "n2")
+    world.node("n2", epoch=2)
+    assert react(world) == [("n2", Materialize(artifact=a, sources=(NodeId("n1"),)))]
 
 
 def test_disk_waits_for_dram_that_is_filling_already():
