@@ -18,7 +18,7 @@ from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.tiers.base import Tier as Store
-from tensorcast.movers.transports.base import Lending, NotYet
+from tensorcast.movers.transports.base import Bell, Lending, NotYet
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import NotFound
@@ -47,6 +47,7 @@ class Resident:
         self.segment = segment
         self.phase = Phase.FILLING
         self.chunks = ChunkSet()
+        self.bell = Bell()
         self.used_at = time.monotonic()
         self.borrowers = 0
         self.is_dropped = False
@@ -137,6 +138,7 @@ class Residents:
     def add_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
         """More chunks are there and match; peers may read them."""
         resident.chunks = resident.chunks | chunks
+        resident.bell.ring()
 
     def lose_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
         """These chunks are not what they should be: nobody gets them any more."""
@@ -204,6 +206,7 @@ class Residents:
                 layout=Layout.whole(resident.manifest.size_bytes),
                 chunk_bytes=resident.manifest.chunk_bytes,
                 chunks=lambda: resident.chunks,
+                bell=resident.bell,
             )
 
     @contextmanager

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.identity import new_event_id
 from tensorcast.log.jetstream import JetStreamLog, connect_log
 from tensorcast.movers.core.layout import Layout
-from tensorcast.movers.transports.base import Lending
+from tensorcast.movers.transports.base import Bell, Lending
 from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.aggregates.operation import OPEN, Operation, OperationStatus
 from tensorcast.schema.chunks import ChunkSet, choose_chunk_bytes, chunk_range, count_chunks
@@ -359,6 +359,18 @@ class Reading:
         self.close()
 
 
+class TellingBell(Bell):
+    """A bell that tells when somebody waits for it."""
+
+    def __init__(self, waited: threading.Event) -> None:
+        super().__init__()
+        self._waited = waited
+
+    def wait_for(self, predicate: Callable[[], bool], timeout_s: float) -> bool:
+        self._waited.set()
+        return super().wait_for(predicate, timeout_s)
+
+
 class SlowSource:
     """A node that holds only some chunks until it is told to hold more: a source in slow motion.
     It serves with the real server; `asked` tells that a peer wants what is not there yet."""
@@ -370,6 +382,7 @@ class SlowSource:
         self.chunks = ChunkSet.full(chunks)
         self._fd = os.memfd_create(name)
         os.pwrite(self._fd, content.bytes, 0)
+        self._bell = TellingBell(self.asked)
         self.server = TcpServer("127.0.0.1:0", self, "test", self.name)
 
     @contextmanager
@@ -381,19 +394,13 @@ class SlowSource:
             fd=self._fd,
             layout=Layout.whole(manifest.size_bytes),
             chunk_bytes=manifest.chunk_bytes,
-            chunks=self._look,
+            chunks=lambda: self.chunks,
+            bell=self._bell,
         )
-
-    def _look(self) -> ChunkSet:
-        self._looks += 1
-        if self._looks > self.content.manifest.chunks_total:
-            self.asked.set()  # a peer that waits makes the server look again and again
-        return self.chunks
-
-    _looks = 0
 
     def hold_all(self) -> None:
         self.chunks = ChunkSet.full(self.content.manifest.chunks_total)
+        self._bell.ring()
 
     async def join(self, observer: Observer, epoch: int = 1) -> None:
         """Makes the log know the node and its half-filled replica."""

@@ -1,11 +1,13 @@
 """What a transport promises, and what a mover lends to its peers.
 
 The receiver pulls. A channel is a link to one peer: `post` never blocks, completions come in any
-order, each pull's exactly once. Every chunk is checked against its digest before it counts.
+order, each pull's exactly once; before that, any number of times, what has come of it so far. Every
+chunk is checked against its digest before it counts.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -55,7 +57,7 @@ class Channel(Protocol):
         ...
 
     async def completions(self) -> Sequence[Completion]:
-        """Waits for at least one completion; returns all that there are."""
+        """Waits for at least one completion or progress; returns all that there is."""
         ...
 
     async def aclose(self) -> None:
@@ -82,14 +84,39 @@ class Transport(Protocol):
         ...
 
 
+class Bell:
+    """Wakes the threads that wait for something to change, at once and without polling."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+
+    def ring(self) -> None:
+        """What the others wait for may be so now. Never blocks for long."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, predicate: Callable[[], bool], timeout_s: float) -> bool:
+        """Returns when the predicate, asked after every ring, is true, or (False) too late."""
+        with self._changed:
+            return self._changed.wait_for(predicate, timeout_s)
+
+
 class Lending(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that a peer may read: a descriptor, where the byte space lies behind it, and
-    the chunks that may be served now (more may come while it is filled)."""
+    the chunks that may be served now. `bell` rings when there are more; None: none will come."""
 
     fd: int
     layout: Layout
     chunk_bytes: int
     chunks: Callable[[], ChunkSet]
+    bell: Bell | None = None
+
+    def wait_for(self, chunk: int, timeout_s: float) -> bool:
+        """Waits until a chunk may be served; whether it may. Returns at once when nothing will
+        come. For threads."""
+        if self.bell is None:
+            return chunk in self.chunks()
+        return self.bell.wait_for(lambda: chunk in self.chunks(), timeout_s)
 
 
 class NotYet(Unavailable):

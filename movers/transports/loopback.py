@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tensorcast.movers.core.digests import chunk_digest
-from tensorcast.movers.core.transfer import Broken, Completed, Completion, Pull
+from tensorcast.movers.core.transfer import Broken, Completed, Completion, Progressed, Pull
 from tensorcast.movers.transports.base import (
     Capabilities,
     Lending,
@@ -58,6 +58,7 @@ class LoopbackChannel:
         self._peer = peer
         self._posted: deque[tuple[Pull, Region]] = deque()
         self._changed = asyncio.Event()
+        self._done: list[int] = []  # chunks of the first pull that have been told of
         self.is_closed = False
 
     def post(self, pulls: Sequence[Pull], target: Region) -> None:
@@ -67,15 +68,17 @@ class LoopbackChannel:
             self._changed.set()
 
     async def completions(self) -> Sequence[Completion]:
-        """Waits for a pull, does it, and returns its end; () once the channel is closed."""
+        """Waits for a pull, does it, and returns its end; () once the channel is closed. A pull
+        that waits in the middle returns its progress first."""
         while not self._posted:
             if self.is_closed:
                 return ()
             self._changed.clear()
             await self._changed.wait()
-        pull, target = self._posted.popleft()
-        completion = await self._do(pull, target)
-        return (completion,) if completion is not None else ()
+        told = await self._do(*self._posted[0])
+        if self._posted and not isinstance(told, Progressed):
+            self._posted.popleft()
+        return (told,) if told is not None else ()
 
     async def aclose(self) -> None:
         """Drops what is queued. Safe to repeat."""
@@ -87,37 +90,43 @@ class LoopbackChannel:
         """None when the channel was closed meanwhile: then nothing is written."""
         provider = self._hub.providers.get(self._peer)
         if provider is None:
-            return _broken(pull, FaultKind.UNAVAILABLE, f"Node {self._peer} was lost.")
+            return self._broken(pull, FaultKind.UNAVAILABLE, f"Node {self._peer} was lost.")
         try:
             with provider.lend(pull.artifact) as lending:
-                await self._wait_for(lending, pull)
+                chunk = pull.first + len(self._done)
+                await self._wait_for(lending, chunk, pull.wait_s)
                 return None if self.is_closed else self._copy(lending, pull, target.memory)
         except NotFound as error:
-            return _broken(pull, FaultKind.NOT_FOUND, error.message)
+            return self._broken(pull, FaultKind.NOT_FOUND, error.message)
         except NotYet as error:
             await asyncio.sleep(pull.wait_s)
-            return _broken(pull, FaultKind.NOT_FOUND, error.message, holds=ChunkSet())
+            return self._broken(pull, FaultKind.NOT_FOUND, error.message, holds=ChunkSet())
 
-    async def _wait_for(self, lending: Lending, pull: Pull) -> None:
-        """Holds a probe back until the chunk has come, as a server does."""
-        tries = int(pull.wait_s / _POLL_S)
-        while tries > 0 and not self.is_closed and pull.first not in lending.chunks():
+    async def _wait_for(self, lending: Lending, chunk: int, wait_s: float) -> None:
+        """Holds a pull back until its next chunk has come, as a server does."""
+        tries = int(wait_s / _POLL_S)
+        while tries > 0 and not self.is_closed and chunk not in lending.chunks():
             tries -= 1
             await asyncio.sleep(_POLL_S)
 
     def _copy(self, lending: Lending, pull: Pull, memory: memoryview) -> Completion:
+        """Copies what is there: to the end of the pull, or to the next chunk that it waits for."""
         chunks = lending.chunks()
         total = -(-lending.layout.size_bytes // lending.chunk_bytes)
         holds = chunks if len(chunks) < total else None
-        arrived: list[int] = []
-        for chunk in range(pull.first, pull.stop):
+        fresh: list[int] = []
+        for chunk in range(pull.first + len(self._done), pull.stop):
+            if chunk not in chunks and pull.wait_s and fresh:
+                return Progressed(pull=pull, arrived=ChunkSet.of(fresh), holds=holds)
             if chunk not in chunks:
                 detail = f"Node {self._peer} does not have chunk {chunk}."
-                return _broken(pull, FaultKind.NOT_FOUND, detail, arrived, holds)
+                return self._broken(pull, FaultKind.NOT_FOUND, detail, fresh, holds)
             if not self._copy_chunk(lending, pull, chunk, memory):
                 detail = f"Node {self._peer} sent chunk {chunk} damaged."
-                return _broken(pull, FaultKind.CORRUPT, detail, arrived, holds)
-            arrived.append(chunk)
+                return self._broken(pull, FaultKind.CORRUPT, detail, fresh, holds)
+            fresh.append(chunk)
+            self._done.append(chunk)
+        self._done.clear()
         return Completed(pull=pull, holds=holds)
 
     def _copy_chunk(self, lending: Lending, pull: Pull, chunk: int, memory: memoryview) -> bool:
@@ -131,6 +140,18 @@ class LoopbackChannel:
             target[size // 2] ^= 1
         return chunk_digest(target) == pull.digest(chunk)
 
+    def _broken(
+        self,
+        pull: Pull,
+        kind: FaultKind,
+        detail: str,
+        arrived: Sequence[int] = (),
+        holds: ChunkSet | None = None,
+    ) -> Broken:
+        self._done.clear()
+        fault = Fault(kind=kind, detail=detail)
+        return Broken(pull=pull, fault=fault, arrived=ChunkSet.of(arrived), holds=holds)
+
 
 def _read(lending: Lending, wanted: ByteRange, target: memoryview) -> None:
     at = 0
@@ -141,21 +162,6 @@ def _read(lending: Lending, wanted: ByteRange, target: memoryview) -> None:
         else:
             os.preadv(lending.fd, [part], piece.position)
         at += piece.size
-
-
-def _broken(
-    pull: Pull,
-    kind: FaultKind,
-    detail: str,
-    arrived: Sequence[int] = (),
-    holds: ChunkSet | None = None,
-) -> Broken:
-    return Broken(
-        pull=pull,
-        fault=Fault(kind=kind, detail=detail),
-        arrived=ChunkSet.of(arrived),
-        holds=holds,
-    )
 
 
 class LoopbackTransport:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tensorcast.movers.core.digests import chunk_digest
 from tensorcast.movers.core.layout import Layout, gaps
-from tensorcast.movers.transports.base import Lending
+from tensorcast.movers.transports.base import Bell, Lending
 from tensorcast.schema.chunks import ChunkSet, choose_chunk_bytes, count_chunks
 from tensorcast.schema.errors import NotFound
 from tensorcast.schema.ids import ArtifactId
@@ -57,12 +57,13 @@ def make_content(index: Index, size_bytes: int) -> bytearray:
 
 
 class Shelf:
-    """A provider that lends artifacts from memfds; `chunks` may change while it lends."""
+    """A provider that lends artifacts from memfds; `hold` changes what it has while it lends."""
 
     def __init__(self) -> None:
         self.fds: dict[ArtifactId, int] = {}
         self.manifests: dict[ArtifactId, Manifest] = {}
         self.chunks: dict[ArtifactId, ChunkSet] = {}
+        self.bell = Bell()
         self.lent = 0
 
     def put(self, artifact: ArtifactId, manifest: Manifest, content: bytes | bytearray) -> None:
@@ -74,6 +75,11 @@ class Shelf:
         self.fds[artifact] = fd
         self.manifests[artifact] = manifest
         self.chunks[artifact] = ChunkSet.full(manifest.chunks_total)
+
+    def hold(self, artifact: ArtifactId, chunks: ChunkSet) -> None:
+        """From now on these chunks may be served."""
+        self.chunks[artifact] = chunks
+        self.bell.ring()
 
     @contextlib.contextmanager
     def lend(self, artifact: ArtifactId) -> Iterator[Lending]:
@@ -87,6 +93,7 @@ class Shelf:
                 layout=Layout.whole(manifest.size_bytes),
                 chunk_bytes=manifest.chunk_bytes,
                 chunks=lambda: self.chunks[artifact],
+                bell=self.bell,
             )
         finally:
             self.lent -= 1

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from conformance.contents import MIB, Shelf, make_content, manifest_of, plain_index
-from tensorcast.movers.core.transfer import Broken, Completed, Completion, Pull
+from tensorcast.movers.core.transfer import Broken, Completed, Completion, Progressed, Pull
 from tensorcast.movers.transports.base import Channel, MemoryKind, Transport
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.errors import Unavailable
@@ -56,11 +56,24 @@ def make_pull(manifest: Manifest, first: int, stop: int, **more: object) -> Pull
 
 
 async def collect(channel: Channel, count: int) -> list[Completion]:
-    """The next so many completions."""
+    """The next so many ends of pulls. What was told before a Broken is added to what it says."""
     found: list[Completion] = []
+    told: dict[int, ChunkSet] = {}
     async with asyncio.timeout(20):
         while len(found) < count:
-            found += await channel.completions()
+            for completion in await channel.completions():
+                number = completion.pull.number
+                before = told.get(number, ChunkSet())
+                if not isinstance(completion, Completed):
+                    assert not (before & completion.arrived).ranges, "each chunk is told once"
+                if isinstance(completion, Progressed):
+                    assert completion.arrived.ranges
+                    told[number] = before | completion.arrived
+                elif isinstance(completion, Broken):
+                    arrived = before | completion.arrived
+                    found.append(msgspec.structs.replace(completion, arrived=arrived))
+                else:
+                    found.append(completion)
     return found
 
 
@@ -83,6 +96,7 @@ async def check_transport(make_wire: MakeWire) -> None:
         check_ends_come_once,
         check_missing_chunks,
         check_waiting,
+        check_forwarding,
         check_damage,
         check_unknown_artifact,
         check_unknown_peer,
@@ -138,11 +152,37 @@ async def check_waiting(wire: Wire, manifest: Manifest, content: bytearray) -> N
     waiting = asyncio.create_task(pull_all(wire, [pull], memory))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    wire.shelf.chunks[ARTIFACT] = ChunkSet.of([2, 3])
+    wire.shelf.hold(ARTIFACT, ChunkSet.of([2, 3]))
     assert (await waiting)[2] == Completed(pull=pull, holds=ChunkSet.of([2, 3]))
     wire.shelf.chunks[ARTIFACT] = ChunkSet()
     ends = await pull_all(wire, [make_pull(manifest, 2, 3, wait_s=0.05)], memory)
     assert isinstance(ends[2], Broken)
+
+
+async def check_forwarding(wire: Wire, manifest: Manifest, content: bytearray) -> None:
+    """A pull of a replica that fills is told of each chunk as it comes, and ends when the peer has
+    held the next one back for too long."""
+    wire.shelf.hold(ARTIFACT, ChunkSet())
+    memory = bytearray(SIZE)
+    region = wire.transport.register(memoryview(memory), MemoryKind.DRAM)
+    channel = await wire.transport.connect(PEER, wire.address)
+    channel.post([make_pull(manifest, 0, 6, wait_s=8.0)], region)
+    for held in range(1, 6):
+        wire.shelf.hold(ARTIFACT, ChunkSet.full(held))
+        async with asyncio.timeout(5):
+            (told,) = await channel.completions()
+        assert isinstance(told, Progressed)
+        assert (told.arrived, told.holds) == (ChunkSet.of([held - 1]), ChunkSet.full(held))
+        assert memory[: held * MIB] == content[: held * MIB]
+    wire.shelf.hold(ARTIFACT, ChunkSet.full(6))
+    assert await collect(channel, 1) == [Completed(pull=make_pull(manifest, 0, 6, wait_s=8.0))]
+    wire.shelf.hold(ARTIFACT, ChunkSet.full(2))
+    channel.post([make_pull(manifest, 0, 6, wait_s=0.05)], region)
+    (end,) = await collect(channel, 1)
+    assert isinstance(end, Broken)
+    assert (end.fault.kind, end.arrived) == (FaultKind.NOT_FOUND, ChunkSet.full(2))
+    await channel.aclose()
+    region.close()
 
 
 async def check_damage(wire: Wire, manifest: Manifest, content: bytearray) -> None:

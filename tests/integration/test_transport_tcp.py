@@ -157,9 +157,9 @@ def test_ranges_outside_of_the_artifact_are_refused(dial, pair, content):
     connected = dial()
     greet(connected)
     ask(connected, pair, (SIZE - 5, 5))
-    status = wire.ANSWER.unpack(read(connected, wire.ANSWER.size))
+    status = wire.PART.unpack(read(connected, wire.PART.size))
     assert status == (wire.Status.INVALID, 0, 0, 0, 0)
-    assert wire.ANSWER.unpack(read(connected, wire.ANSWER.size))[0] == wire.Status.OK
+    assert wire.PART.unpack(read(connected, wire.PART.size))[0] == wire.Status.OK
     assert read(connected, 5) == content[-5:]
 
 
@@ -169,7 +169,7 @@ def test_names_of_no_artifact_are_not_found(dial, name):
     greet(connected)
     ask(connected, (0, 10), (0, 10), artifact=name)
     for _ in range(2):
-        answer = wire.ANSWER.unpack(read(connected, wire.ANSWER.size))
+        answer = wire.PART.unpack(read(connected, wire.PART.size))
         assert answer == (wire.Status.NOT_FOUND, 0, 0, 0, 0)
 
 
@@ -210,7 +210,7 @@ def test_an_idle_peer_lets_the_artifact_go_and_is_closed(server, shelf, dial):
     connected = dial()
     greet(connected)
     ask(connected, (0, 10))
-    read(connected, wire.ANSWER.size + 10)
+    read(connected, wire.PART.size + 10)
     assert shelf.lent == 1
     until(lambda: shelf.lent == 0)
     assert server.connections == 1
@@ -221,11 +221,11 @@ def test_a_peer_can_let_the_artifact_go_itself(shelf, dial):
     connected = dial()
     greet(connected)
     ask(connected, (0, 10))
-    read(connected, wire.ANSWER.size + 10)
+    read(connected, wire.PART.size + 10)
     connected.sendall(wire.RELEASE)
     until(lambda: shelf.lent == 0)
     ask(connected, (0, 10))
-    assert len(read(connected, wire.ANSWER.size + 10)) == wire.ANSWER.size + 10
+    assert len(read(connected, wire.PART.size + 10)) == wire.PART.size + 10
 
 
 def until(condition):
@@ -341,9 +341,9 @@ WELCOME = wire.pack_opening(wire.Welcome(node=PEER))
         b"",
         b"SSH-2.0-OpenSSH_9.2p1\r\n",
         WELCOME[:-1],
-        wire.OPENING.pack(wire.MAGIC, 2, 2) + b"{}",
-        wire.OPENING.pack(wire.MAGIC, 1, 1 << 30),
-        wire.OPENING.pack(wire.MAGIC, 1, 1) + b"7",
+        wire.OPENING.pack(wire.MAGIC, 1, 2) + b"{}",
+        wire.OPENING.pack(wire.MAGIC, 2, 1 << 30),
+        wire.OPENING.pack(wire.MAGIC, 2, 1) + b"7",
     ],
 )
 @pytest.mark.parametrize("stays", [True, False])
@@ -387,8 +387,8 @@ async def pull_from(script, manifest, memory=None):
     return end
 
 
-def ok(size=3 * MIB, status=0, tells=0, holds=0):
-    return wire.ANSWER.pack(status, tells, 0, holds, size)
+def ok(size=3 * MIB, status=0, tells=0, holds=0, reserved=0):
+    return wire.PART.pack(status, tells, reserved, holds, size)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +397,11 @@ def ok(size=3 * MIB, status=0, tells=0, holds=0):
         ok(size=2**64 - 1),
         ok(size=3 * MIB + 1),
         ok(size=5, status=1),
+        ok(size=0, status=4),
+        ok(size=MIB + 1, status=4),
+        ok(size=3 * MIB, status=4),
+        ok(reserved=1),
+        ok(holds=1) + wire.HELD.pack(0, 1),
         ok(status=77),
         ok(status=2),
         ok(holds=2**32 - 1),
@@ -411,7 +416,7 @@ async def test_answers_that_break_the_rules_lose_the_peer(sent, manifest):
 
     def play(connected, stop):
         connected.sendall(sent)
-        if len(sent) < wire.ANSWER.size:
+        if len(sent) < wire.PART.size:
             return
         stop.wait(10)
 

@@ -50,8 +50,8 @@ class TcpChannel:
             self._deliver([self._lost(pull) for pull in pulls])
 
     async def completions(self) -> Sequence[Completion]:
-        """Waits for at least one completion; returns all that there are, and () only once the
-        channel is closed."""
+        """Waits for at least one completion or progress; returns all that there is, and () only
+        once the channel is closed."""
         await self._arrived.wait()
         with self._lock:
             if self.is_closed:

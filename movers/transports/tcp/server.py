@@ -1,46 +1,36 @@
 """Serves this node's replicas to the movers of other nodes.
 
-One thread for each connection: requests are answered in order, with `sendfile`. The bytes of a
-range are only sent for chunks that may be served, and an artifact is held until its reader has
-taken all answers, because `sendfile` leaves the pages themselves in the socket.
+One thread for each connection, which reads requests and has them answered in order
+(`answers.py`). What a peer can make it hold is bounded: so many connections, one request of each,
+one artifact that is lent to each, and what its socket takes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import select
 import socket
 import threading
 import time
+import uuid
 
 import msgspec
 
-from tensorcast.movers.transports.base import Lending, NotYet, Provider
+from tensorcast.movers.transports.base import Provider
 from tensorcast.movers.transports.tcp import wire
+from tensorcast.movers.transports.tcp.answers import Answers
 from tensorcast.movers.transports.tcp.sockets import (
-    deadline_for,
     format_address,
     limit_calls,
     listen_on,
+    readable,
     receive,
     send,
-    send_file,
     shut_down,
     tune,
 )
-from tensorcast.schema.chunks import ByteRange, ChunkSet
-from tensorcast.schema.errors import (
-    Corrupt,
-    NotFound,
-    PermissionDenied,
-    TensorCastError,
-    Unavailable,
-)
-from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.errors import PermissionDenied, TensorCastError, Unavailable
+from tensorcast.schema.ids import NodeId
 
-_ZEROS = bytes(1 << 20)
-_POLL_S = 0.004
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +65,7 @@ class TcpServer:
         self._cluster = cluster
         self._node = node
         self._limits = limits
+        self._life = uuid.uuid4().hex
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, socket.socket] = {}
@@ -153,12 +144,12 @@ class TcpServer:
         limit_calls(connected, limits.request_s)
         self._greet(connected)
         limit_calls(connected, limits.stall_s)
-        with _Holder(self._provider) as holder:
-            while (request := self._next_request(connected, holder)) is not None:
+        with Answers(connected, self._provider, limits.stall_s, self._closing) as answers:
+            while (request := self._next_request(connected, answers)) is not None:
                 if request.ranges:
-                    self._answer(connected, holder, request)
+                    answers.answer(request)
                 else:
-                    holder.release()
+                    answers.release()
 
     def _greet(self, connected: socket.socket) -> None:
         """Checks who calls, and answers. Raises Corrupt, PermissionDenied."""
@@ -170,15 +161,16 @@ class TcpServer:
             refusal = f"Node {self._node} belongs to another cluster than {hello.node}."
         elif hello.peer != self._node:
             refusal = f"This is node {self._node}, not {hello.peer}."
-        send(connected, wire.pack_opening(wire.Welcome(node=self._node, refusal=refusal)))
+        welcome = wire.Welcome(node=self._node, life=self._life, refusal=refusal)
+        send(connected, wire.pack_opening(welcome))
         if refusal:
             raise PermissionDenied(refusal)
 
-    def _next_request(self, connected: socket.socket, holder: _Holder) -> wire.Request | None:
+    def _next_request(self, connected: socket.socket, answers: Answers) -> wire.Request | None:
         """The next request; None when the peer is done or idle for too long. Raises Corrupt."""
-        if not _readable(connected, self._limits.hold_s):
-            holder.release()
-            if not _readable(connected, self._limits.idle_s):
+        if not readable(connected, self._limits.hold_s):
+            answers.release()
+            if not readable(connected, self._limits.idle_s):
                 return None
         deadline = time.monotonic() + self._limits.request_s
         first = connected.recv(1)
@@ -186,118 +178,3 @@ class TcpServer:
             return None
         head = wire.parse_request_head(first + receive(connected, wire.REQUEST.size - 1, deadline))
         return wire.parse_request(head, receive(connected, head.rest_bytes, deadline))
-
-    def _answer(self, connected: socket.socket, holder: _Holder, request: wire.Request) -> None:
-        try:
-            lending = self._lend(holder, request)
-        except (NotFound, NotYet) as error:
-            nothing = wire.pack_answer(wire.Status.NOT_FOUND, 0)
-            if isinstance(error, NotYet):
-                nothing = wire.pack_answer(wire.Status.MISSING, 0, ChunkSet())
-            for _ in request.ranges:
-                send(connected, nothing)
-            return
-        wait_s = request.wait_s
-        for wanted in request.ranges:
-            if wanted.size < 1 or wanted.end > lending.layout.size_bytes:
-                send(connected, wire.pack_answer(wire.Status.INVALID, 0))
-                continue
-            chunks = self._wait_for(lending, wanted, wait_s)
-            wait_s = 0.0
-            _send_range(connected, lending, chunks, wanted, self._limits.stall_s)
-
-    def _lend(self, holder: _Holder, request: wire.Request) -> Lending:
-        """The artifact, for which it may wait. Raises NotFound, NotYet, or EOFError when the
-        server closes."""
-        deadline = time.monotonic() + request.wait_s
-        while True:
-            try:
-                return holder.lend(request.artifact)
-            except NotYet:
-                if time.monotonic() >= deadline:
-                    raise
-            if self._closing.wait(_POLL_S):
-                raise EOFError("The server closes.")
-
-    def _wait_for(self, lending: Lending, wanted: ByteRange, wait_s: float) -> ChunkSet:
-        """The chunks that may be served, as soon as the first wanted one is among them. Raises
-        EOFError when the server closes: it must not say that chunks are missing."""
-        deadline = time.monotonic() + wait_s
-        first = wanted.offset // lending.chunk_bytes
-        chunks = lending.chunks()
-        while first not in chunks and time.monotonic() < deadline:
-            if self._closing.wait(_POLL_S):
-                raise EOFError("The server closes.")
-            chunks = lending.chunks()
-        return chunks
-
-
-def _send_range(
-    connected: socket.socket,
-    lending: Lending,
-    chunks: ChunkSet,
-    wanted: ByteRange,
-    stall_s: float,
-) -> None:
-    """Sends as much of a range as may be served, from its beginning on."""
-    size = servable_bytes(chunks, lending.chunk_bytes, wanted)
-    total = -(-lending.layout.size_bytes // lending.chunk_bytes)
-    holds = chunks if len(chunks) < total else None
-    status = wire.Status.OK if size == wanted.size else wire.Status.MISSING
-    send(connected, wire.pack_answer(status, size, holds), more=size > 0)
-    deadline = deadline_for(size, stall_s)
-    for piece in lending.layout.locate(ByteRange(wanted.offset, size)):
-        if piece.position is None:
-            _send_zeros(connected, piece.size)
-        else:
-            send_file(connected, lending.fd, piece.position, piece.size, deadline)
-
-
-def servable_bytes(chunks: ChunkSet, chunk_bytes: int, wanted: ByteRange) -> int:
-    """How many bytes from the beginning of a range lie in `chunks`."""
-    first = wanted.offset // chunk_bytes
-    stop = next((b for a, b in chunks.ranges if a <= first < b), first)
-    return max(0, min(wanted.end, stop * chunk_bytes) - wanted.offset)
-
-
-def _send_zeros(connected: socket.socket, size: int) -> None:
-    while size:
-        part = min(size, len(_ZEROS))
-        send(connected, _ZEROS[:part])
-        size -= part
-
-
-def _readable(connected: socket.socket, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(connected, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
-
-
-class _Holder:
-    """Keeps the artifact of a connection's last request until it asks for another one."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._held = contextlib.ExitStack()
-        self._lending: tuple[ArtifactId, Lending] | None = None
-
-    def lend(self, artifact: ArtifactId) -> Lending:
-        """Raises NotFound, NotYet, or Corrupt for a replica whose layout makes no sense."""
-        if self._lending is not None and self._lending[0] == artifact:
-            return self._lending[1]
-        self.release()
-        lending = self._held.enter_context(self._provider.lend(artifact))
-        if lending.chunk_bytes < 1:
-            raise Corrupt(f"Artifact {artifact} has chunks of {lending.chunk_bytes} bytes.")
-        self._lending = (artifact, lending)
-        return lending
-
-    def release(self) -> None:
-        self._lending = None
-        self._held.close()
-
-    def __enter__(self) -> _Holder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()

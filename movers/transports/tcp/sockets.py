@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import select
 import socket
 import struct
 import time
@@ -139,6 +140,13 @@ def send_file(
         position += sent
         if position < end and time.monotonic() > deadline:
             raise TimeoutError("The peer reads too slowly.")
+
+
+def readable(connected: socket.socket, timeout_s: float) -> bool:
+    """Whether something (or the end) can be read within `timeout_s`."""
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def shut_down(connected: socket.socket) -> None:

@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 import xxhash
 
-from tensorcast.movers.core.transfer import Broken, Completed, Completion, Pull
+from tensorcast.movers.core.transfer import Completion
 from tensorcast.movers.pages import prefault
 from tensorcast.movers.transports.tcp import wire
+from tensorcast.movers.transports.tcp.asked import Asked
 from tensorcast.movers.transports.tcp.sockets import (
     PIECE_BYTES,
     deadline_for,
     parse_address,
+    readable,
     receive,
     receive_into,
     send,
@@ -28,9 +30,7 @@ from tensorcast.movers.transports.tcp.sockets import (
     tune,
 )
 from tensorcast.movers.transports.tcp.work import Posted, Work
-from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import Corrupt, PermissionDenied, Unavailable
-from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import NodeId
 
 _REQUESTS_MAX = 2
@@ -39,15 +39,20 @@ _REQUESTS_MAX = 2
 _REST_S = 0.05
 """A connection without work for so long tells the peer to let the artifact go."""
 
+PROGRESS_S = 0.004
+"""A connection tells of the chunks of a pull at most so often, unless it has to wait for more."""
+
 Deliver = Callable[[Sequence[Completion]], None]
 
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`stall_s`: a peer that sends nothing for so long while it owes something is lost."""
+    """`stall_s`: a peer that sends nothing for so long while it owes something is lost. `verify`:
+    each chunk is checked against its digest when it arrives; without it, damage goes unseen."""
 
     streams: int = 2
     connect_s: float = 5.0
     stall_s: float = 10.0
+    verify: bool = True
 
 
 def open_stream(
@@ -94,9 +99,9 @@ class Stream:
         self._work = work
         self._deliver = deliver
         self._limits = limits
-        self._asked: deque[Posted] = deque()
+        self._asked: deque[Asked] = deque()
         self._requests: deque[int] = deque()
-        self._arrived: list[int] = []
+        self._told_at = 0.0
         self._is_holding = False
 
     def run(self) -> None:
@@ -133,7 +138,7 @@ class Stream:
 
     def _may_ask(self) -> bool:
         """A pull that may have to wait at the peer would hold up what is asked after it."""
-        is_waiting = any(posted.pull.wait_s for posted in self._asked)
+        is_waiting = any(asked.pull.wait_s and not asked.has_begun for asked in self._asked)
         return len(self._requests) < _REQUESTS_MAX and not is_waiting
 
     def _patience(self) -> float | None:
@@ -142,7 +147,7 @@ class Stream:
         return _REST_S if self._is_holding else None
 
     def _request(self, batch: tuple[Posted, ...]) -> None:
-        self._asked.extend(batch)
+        self._asked.extend(Asked(posted) for posted in batch)
         self._requests.append(len(batch))
         self._is_holding = True
         first = batch[0].pull
@@ -151,83 +156,63 @@ class Stream:
         send(self._socket, wire.pack_request(request))
 
     def _receive_next(self) -> None:
-        """Reads the answer to the oldest pull and completes it."""
-        completion = self._receive_answer(self._asked[0])
-        self._asked.popleft()
-        self._requests[0] -= 1
-        if not self._requests[0]:
-            self._requests.popleft()
-        self._arrived = []
-        self._deliver((completion,))
+        """Reads one part of the answer to the oldest pull, and tells what came of it. Raises
+        EOFError, OSError or Corrupt when the peer is lost or speaks nonsense."""
+        asked = self._asked[0]
+        part = self._receive_head(asked)
+        asked.has_begun = True
+        self._receive_chunks(asked, part.size_bytes)
+        if part.status is not wire.Status.MORE:
+            self._end(asked, part.status)
+        elif not readable(self._socket, 0):
+            self._tell(asked)
 
-    def _receive_answer(self, posted: Posted) -> Completion:
-        """Raises EOFError, OSError or Corrupt when the peer is lost or speaks nonsense."""
-        pull = posted.pull
+    def _receive_head(self, asked: Asked) -> wire.Part:
+        pull = asked.pull
         deadline = deadline_for(0, self._limits.stall_s + pull.wait_s)
-        head = receive(self._socket, wire.ANSWER.size, deadline)
-        answer = wire.parse_answer(head, _prefixes(pull))
-        packed = receive(self._socket, answer.holds_count * wire.HELD.size, deadline)
-        holds = wire.parse_holds(packed) if answer.tells else None
-        wrong = self._receive_chunks(posted, answer.size_bytes)
-        arrived = ChunkSet.of(self._arrived)
-        if wrong:
-            detail = f"Node {pull.peer} sent chunk {wrong[0]} of artifact {pull.artifact} damaged."
-            return _broken(pull, FaultKind.CORRUPT, detail, arrived, holds)
-        match answer.status:
-            case wire.Status.OK:
-                return Completed(pull=pull, holds=holds)
-            case wire.Status.MISSING:
-                detail = f"Node {pull.peer} does not have all chunks of artifact {pull.artifact}."
-            case wire.Status.NOT_FOUND:
-                detail = f"Node {pull.peer} does not have artifact {pull.artifact}."
-            case wire.Status.INVALID:
-                raise Corrupt(f"Node {pull.peer} has another artifact {pull.artifact}.")
-        return _broken(pull, FaultKind.NOT_FOUND, detail, arrived, holds)
+        head = receive(self._socket, wire.PART.size, deadline)
+        part = wire.parse_part(head, asked.left.size, pull.chunk_bytes)
+        packed = receive(self._socket, part.holds_count * wire.HELD.size, deadline)
+        asked.holds = wire.parse_holds(packed) if part.tells else None
+        return part
 
-    def _receive_chunks(self, posted: Posted, size_bytes: int) -> list[int]:
-        """Reads the bytes of an answer into their place; returns the chunks that are damaged."""
-        pull = posted.pull
-        wrong: list[int] = []
-        at = pull.target_range.offset
-        end = at + size_bytes
-        prefault(posted.memory[at:end])
-        for chunk in range(pull.first, pull.stop):
-            size = min(pull.chunk_bytes, end - at)
-            if size <= 0:
-                break
-            digest = self._receive_chunk(posted.memory[at : at + size])
-            (self._arrived if digest == pull.digest(chunk) else wrong).append(chunk)
-            at += size
-        return wrong
+    def _receive_chunks(self, asked: Asked, size_bytes: int) -> None:
+        """Reads the bytes of a part into their place."""
+        prefault(asked.targets(size_bytes))
+        while size_bytes:
+            target = asked.next_target()
+            asked.settle_chunk(self._receive_chunk(target))
+            size_bytes -= target.nbytes
+            if size_bytes and time.monotonic() > self._told_at + PROGRESS_S:
+                self._tell(asked)
 
-    def _receive_chunk(self, target: memoryview) -> bytes:
+    def _receive_chunk(self, target: memoryview) -> bytes | None:
         """Fills `target` and digests it piece by piece, while each is in the CPU's cache."""
-        hasher = xxhash.xxh3_64()
         deadline = deadline_for(target.nbytes, self._limits.stall_s)
+        if not self._limits.verify:
+            receive_into(self._socket, target, deadline)
+            return None
+        hasher = xxhash.xxh3_64()
         for at in range(0, target.nbytes, PIECE_BYTES):
             piece = target[at : at + PIECE_BYTES]
             receive_into(self._socket, piece, deadline)
             hasher.update(piece)
         return hasher.digest()
 
+    def _tell(self, asked: Asked) -> None:
+        progress = asked.take_progress()
+        self._told_at = time.monotonic()
+        if progress is not None:
+            self._deliver((progress,))
+
+    def _end(self, asked: Asked, status: wire.Status) -> None:
+        completion = asked.end(status)
+        self._asked.popleft()
+        self._requests[0] -= 1
+        if not self._requests[0]:
+            self._requests.popleft()
+        self._deliver((completion,))
+
     def _break_asked(self, reason: str) -> None:
         """Completes what the lost peer still owes."""
-        broken: list[Completion] = []
-        for posted in self._asked:
-            detail = f"Node {posted.pull.peer} was lost: {reason}"
-            arrived = ChunkSet.of(self._arrived)
-            broken.append(_broken(posted.pull, FaultKind.UNAVAILABLE, detail, arrived, None))
-            self._arrived = []
-        self._deliver(broken)
-
-
-def _prefixes(pull: Pull) -> tuple[int, ...]:
-    """How many bytes may follow: none, whole chunks from the beginning, or all."""
-    size = pull.source_range.size
-    return (*range(0, size, pull.chunk_bytes), size)
-
-
-def _broken(
-    pull: Pull, kind: FaultKind, detail: str, arrived: ChunkSet, holds: ChunkSet | None
-) -> Broken:
-    return Broken(pull=pull, fault=Fault(kind=kind, detail=detail), arrived=arrived, holds=holds)
+        self._deliver([asked.lose(reason) for asked in self._asked])

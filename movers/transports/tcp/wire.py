@@ -2,18 +2,19 @@
 
     opening    magic, version, length, JSON Hello         client to server, once
                magic, version, length, JSON Welcome       server to client, once
-    request    artifact, ranges of its byte space, how long to wait for the first one
-    answer     for each range, in order: status, what the server holds (if it is still filling),
-               size, then so many bytes: a beginning of the range, all of it if the status is OK
+    request    artifact, ranges of its byte space, how long to wait for each next chunk
+    parts      for each range, in order, any number: status, what the server holds (if it is still
+               filling), size, then so many bytes, which go on where the part before ended
 
-A request without ranges says that all answers have been read: the server may let go of the
-artifact. All integers are big-endian.
+A part that says MORE ends where a chunk ends, and another one follows, maybe after a wait: so a
+replica that fills is served at the pace at which it fills. OK brings the rest; any other status
+ends the range without bytes. A request without ranges says that
+all parts have been read: the server may let go of the artifact. All integers are big-endian.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from enum import IntEnum
 
 import msgspec
@@ -23,29 +24,31 @@ from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import ArtifactId, NodeId
 
 MAGIC = b"TCPULL"
-VERSION = 1
+VERSION = 2
 HELLO_BYTES_MAX = 1024
 ARTIFACT_BYTES_MAX = 128
-RANGES_MAX = 64
+RANGES_MAX = 4096
 WAIT_MS_MAX = 10_000
 HOLDS_MAX = 512
-"""Most ranges of chunks that one answer tells of; what is left out is asked for later."""
+"""Most ranges of chunks that one part tells of; what is left out is asked for later."""
 
 OPENING = struct.Struct(">6sHI")
 REQUEST = struct.Struct(">HHI")
 RANGE = struct.Struct(">QQ")
-ANSWER = struct.Struct(">BBHIQ")
+PART = struct.Struct(">BBHIQ")
 HELD = struct.Struct(">II")
 
 
 class Status(IntEnum):
-    """OK: the whole range follows. MISSING: a beginning of it (maybe nothing) follows. NOT_FOUND:
-    the server has no such artifact. INVALID: the range lies outside of it."""
+    """OK: the rest of the range follows. MORE: some chunks of it, then another part. MISSING: the
+    server does not have the next chunk. NOT_FOUND: it has no such artifact. INVALID: the range is
+    none of the artifact's. The last three bring no bytes."""
 
     OK = 0
     MISSING = 1
     NOT_FOUND = 2
     INVALID = 3
+    MORE = 4
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,14 +60,17 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's name; with `refusal`, one sentence on why it will not serve."""
+    """The server's name, and an arbitrary text that is another one after each of its starts; with
+    `refusal`, one sentence on why it will not serve."""
 
     node: NodeId
+    life: str = ""
     refusal: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranges of one artifact; without ranges: the artifact may be let go."""
+    """Ranges of one artifact, of which each next chunk may be waited for `wait_s`; without
+    ranges: the artifact may be let go."""
 
     artifact: ArtifactId
     ranges: tuple[ByteRange, ...]
@@ -83,9 +89,9 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
         return self.artifact_bytes + self.ranges * RANGE.size
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of one answer; `holds_count` ranges of chunks follow if it `tells`, then
-    `size_bytes` bytes."""
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of a part; `holds_count` ranges of chunks follow if it `tells`, then `size_bytes`
+    bytes."""
 
     status: Status
     size_bytes: int
@@ -161,29 +167,37 @@ def parse_request(head: RequestHead, rest: bytes) -> Request:
     return Request(artifact=artifact, ranges=tuple(ranges), wait_s=head.wait_s)
 
 
-def pack_answer(status: Status, size_bytes: int, holds: ChunkSet | None = None) -> bytes:
-    """The head of an answer, and what the server holds if it is to be told."""
+def pack_part(status: Status, size_bytes: int, holds: ChunkSet | None = None) -> bytes:
+    """The head of a part, and what the server holds if it is to be told."""
     told = holds.ranges[:HOLDS_MAX] if holds is not None else ()
-    head = ANSWER.pack(status, holds is not None, 0, len(told), size_bytes)
+    head = PART.pack(status, holds is not None, 0, len(told), size_bytes)
     return head + b"".join(HELD.pack(*run) for run in told)
 
 
-def parse_answer(head: bytes, wanted: Sequence[int]) -> Answer:
-    """The head of an answer to a range; `wanted` are the sizes that may follow, the whole range
-    last. Raises Corrupt for anything else."""
-    number, tells, _, holds_count, size_bytes = ANSWER.unpack(head)
+def parse_part(head: bytes, left_bytes: int, chunk_bytes: int) -> Part:
+    """The head of a part of a range of which `left_bytes` have not come. Raises Corrupt for
+    anything that does not fit into it."""
+    number, tells, reserved, holds_count, size_bytes = PART.unpack(head)
     try:
         status = Status(number)
     except ValueError as error:
         raise Corrupt(f"The peer answers with status {number}, which is unknown.") from error
-    sizes: Sequence[int] = (0,)
-    if status is Status.OK:
-        sizes = wanted[-1:]
-    elif status is Status.MISSING:
-        sizes = wanted[:-1]
-    if size_bytes not in sizes or holds_count > HOLDS_MAX or tells > 1:
+    if not _fits(status, size_bytes, left_bytes, chunk_bytes):
         raise Corrupt(f"The peer announces {size_bytes} bytes that were not asked for.")
-    return Answer(status=status, size_bytes=size_bytes, tells=bool(tells), holds_count=holds_count)
+    if holds_count > HOLDS_MAX or tells > 1 or reserved or (holds_count and not tells):
+        raise Corrupt("The peer says what it holds in a way that cannot be read.")
+    return Part(status=status, size_bytes=size_bytes, tells=bool(tells), holds_count=holds_count)
+
+
+def _fits(status: Status, size_bytes: int, left_bytes: int, chunk_bytes: int) -> bool:
+    """Whether a part of this size can be the next one."""
+    match status:
+        case Status.OK:
+            return size_bytes == left_bytes
+        case Status.MORE:
+            return 0 < size_bytes < left_bytes and size_bytes % chunk_bytes == 0
+        case _:
+            return not size_bytes
 
 
 def parse_holds(packed: bytes) -> ChunkSet:

@@ -1,6 +1,6 @@
 import pytest
 
-from tensorcast.movers.transports.tcp.server import servable_bytes
+from tensorcast.movers.transports.tcp.answers import servable_bytes
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 
 CHUNKS = ChunkSet.of([1, 2, 5])
