@@ -24,7 +24,7 @@ class State(msgspec.Struct, frozen=True):
     messages: int
 
 
-class _Config(msgspec.Struct, frozen=True):
+class Config(msgspec.Struct, frozen=True):
     storage: str
     retention: str
     max_msgs: int = -1
@@ -36,10 +36,12 @@ class _Config(msgspec.Struct, frozen=True):
     deny_purge: bool = False
 
 
-class _Info(msgspec.Struct, frozen=True):
+class Info(msgspec.Struct, frozen=True):
+    """What the server says of one object. `created` tells two of the same name apart."""
+
     created: str
     state: State
-    config: _Config
+    config: Config
 
 
 def replicas() -> int:
@@ -56,13 +58,13 @@ def replicas() -> int:
 async def open_log(connection: Connection, cluster: str) -> str:
     """Makes the log when it is not there; returns when it was created. Raises InvalidArgument when
     the server is too old or the existing log could lose events, Unavailable."""
-    _check_version(connection)
+    check_version(connection)
     name = log_name(cluster)
     try:
-        info = await _read_info(connection, name)
+        info = await read_info(connection, name)
         if info is None:
-            await _create(connection, name, log_subjects(cluster))
-            info = await _read_info(connection, name)
+            await create(connection, log_config(name, log_subjects(cluster)))
+            info = await read_info(connection, name)
     except Refused as refusal:
         raise explain(refusal.error) from refusal
     assert info is not None, "it was made a moment ago"
@@ -73,7 +75,7 @@ async def open_log(connection: Connection, cluster: str) -> str:
 async def check_identity(connection: Connection, name: str, created: str) -> State:
     """The state of the log. Raises Corrupt when it is not the one that was connected to."""
     try:
-        info = await _read_info(connection, name)
+        info = await read_info(connection, name)
     except Refused as refusal:
         raise explain(refusal.error) from refusal
     if info is None or info.created != created:
@@ -87,21 +89,24 @@ async def check_identity(connection: Connection, name: str, created: str) -> Sta
 
 async def read_state(connection: Connection, name: str) -> State | None:
     """How far the log goes; None when there is none. Raises Refused and Unavailable."""
-    info = await _read_info(connection, name)
+    info = await read_info(connection, name)
     return info.state if info else None
 
 
-async def _read_info(connection: Connection, name: str) -> _Info | None:
+async def read_info(connection: Connection, name: str) -> Info | None:
+    """What the server says of the object; None when there is none. Raises Refused and
+    Unavailable."""
     try:
-        return await connection.api(f"STREAM.INFO.{name}", None, _Info)
+        return await connection.api(f"STREAM.INFO.{name}", None, Info)
     except Refused as refusal:
         if refusal.error.err_code == _ABSENT:
             return None
         raise
 
 
-async def _create(connection: Connection, name: str, subjects: str) -> None:
-    config = {
+def log_config(name: str, subjects: str) -> dict[str, object]:
+    """How an object is made from which nothing is ever deleted."""
+    return {
         "name": name,
         "subjects": [subjects],
         "storage": "file",
@@ -118,14 +123,20 @@ async def _create(connection: Connection, name: str, subjects: str) -> None:
         "allow_atomic": True,
         "allow_direct": True,
     }
+
+
+async def create(connection: Connection, config: dict[str, object]) -> None:
+    """Makes an object; one that another process has just made is as good. Raises Refused and
+    Unavailable."""
     try:
-        await connection.api(f"STREAM.CREATE.{name}", config, msgspec.Raw)
+        await connection.api(f"STREAM.CREATE.{config['name']}", config, msgspec.Raw)
     except Refused as refusal:
-        if refusal.error.err_code != _IN_USE:  # another process was faster
+        if refusal.error.err_code != _IN_USE:
             raise
 
 
-def _check_version(connection: Connection) -> None:
+def check_version(connection: Connection) -> None:
+    """Raises InvalidArgument when the server is too old."""
     version = connection.nats.connected_server_version
     if (version.major, version.minor) < VERSION_MIN:
         raise InvalidArgument(
@@ -135,7 +146,7 @@ def _check_version(connection: Connection) -> None:
         )
 
 
-def _check_config(name: str, config: _Config) -> None:
+def _check_config(name: str, config: Config) -> None:
     wrong = [
         text
         for text, bad in (

@@ -8,22 +8,21 @@ first (10071). So any of these refusals is followed by the question whether the 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Final
 
-import msgspec
 from nats.aio.client import Client
 
 from tensorcast.log.batch import Entry, prepare, stale
-from tensorcast.log.connection import FULL_DISK, Connection, Refused, explain, parse_answer
+from tensorcast.log.connection import FULL_DISK, Connection, Refused, explain
 from tensorcast.log.creation import DUPLICATE_WINDOW_S, State, check_identity, open_log, read_state
 from tensorcast.log.cursors import JetStreamCursors
 from tensorcast.log.identity import now
 from tensorcast.log.lookup import locate, read_message
 from tensorcast.log.ordered import read_ordered
 from tensorcast.log.port import Stored
+from tensorcast.log.publish import publish
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Corrupt, Unavailable
@@ -36,10 +35,6 @@ CONNECT_S_MAX: Final = 10.0
 _HEADER_BYTES_MAX: Final = 1024
 _STALE_OR_KNOWN: Final = frozenset({10071, 10164, 10201})
 _WINDOW: Final = timedelta(seconds=DUPLICATE_WINDOW_S / 2)
-
-
-class _Ack(msgspec.Struct, frozen=True):
-    seq: int
 
 
 async def connect_log(
@@ -88,35 +83,18 @@ class JetStreamLog:
             if any(known):
                 return _all_or_stale(entries, known)
         try:
-            ack = await (self._publish(entries[0]) if len(entries) == 1 else self._commit(entries))
+            last = await publish(self._connection, entries)
         except Refused as refusal:
             return await self._settle(entries, refusal)
         except Unavailable as error:
             if self.nats.is_connected:  # it answers everything but this
                 raise Unavailable(error.message, hint=FULL_DISK) from error
             raise
-        first = ack.seq - len(entries) + 1
+        first = last - len(entries) + 1
         return tuple(Seq(first + offset) for offset in range(len(entries)))
 
     def _event_bytes_max(self) -> int:
         return min(EVENT_BYTES_MAX, self.nats.max_payload - _HEADER_BYTES_MAX)
-
-    async def _publish(self, entry: Entry) -> _Ack:
-        answer = await self._connection.ask(entry.subject, entry.payload, headers=_headers(entry))
-        return parse_answer(answer, _Ack)
-
-    async def _commit(self, entries: Sequence[Entry]) -> _Ack:
-        """One atomic batch. Only its last message asks for an answer."""
-        batch = secrets.token_hex(16)
-        for number, entry in enumerate(entries[:-1], 1):
-            await self._connection.send(
-                entry.subject, entry.payload, _batch_headers(entry, batch, number)
-            )
-        last = entries[-1]
-        headers = _batch_headers(last, batch, len(entries)) | {"Nats-Batch-Commit": "1"}
-        return parse_answer(
-            await self._connection.ask(last.subject, last.payload, headers=headers), _Ack
-        )
 
     async def _settle(self, entries: Sequence[Entry], refusal: Refused) -> tuple[Seq, ...]:
         if refusal.error.err_code not in _STALE_OR_KNOWN:
@@ -170,14 +148,3 @@ def _all_or_stale(entries: Sequence[Entry], known: Sequence[Seq | None]) -> tupl
         if seq is None:
             raise stale(entry.subject, entry.expected)
     return tuple(seq for seq in known if seq is not None)
-
-
-def _headers(entry: Entry) -> dict[str, str]:
-    headers: dict[str, str] = {"Nats-Msg-Id": entry.id}
-    if entry.expected is not None:
-        headers["Nats-Expected-Last-Subject-Sequence"] = str(entry.expected)
-    return headers
-
-
-def _batch_headers(entry: Entry, batch: str, number: int) -> dict[str, str]:
-    return {**_headers(entry), "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}

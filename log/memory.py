@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from tensorcast.log.batch import Entry, prepare, stale
+from tensorcast.log.blocks import READ_EVENTS_MAX, Reach, pack_drafts
 from tensorcast.log.port import Stored
+from tensorcast.schema.block_events import BlockDraft
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Corrupt, Unavailable
-from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.ids import EventId, NodeId, Seq
+from tensorcast.schema.subjects import kv_cleared
 
 
 class MemoryLog:
@@ -100,3 +103,84 @@ class MemoryCursors:
 
     async def check_room(self) -> None:
         """There is always room."""
+
+
+class MemoryBlocks:
+    """Keeps the contract of `BlockLog` inside one process; nothing survives it. `forget` drops
+    the oldest events, `replace` makes it another log, `away` makes it unreachable."""
+
+    def __init__(self, cluster: str = "default") -> None:
+        self.away = False
+        self._cluster = cluster
+        self._created = 1
+        self._stored: list[Stored] = []
+        self._first = 1
+        self._seqs: dict[EventId, Seq] = {}
+        self._grown = asyncio.Event()
+
+    async def append(self, drafts: Sequence[BlockDraft]) -> Seq:
+        """As `BlockLog.append`."""
+        self._check()
+        entries = pack_drafts(self._cluster, drafts)
+        known = self._seqs.get(entries[-1].id)
+        if known is not None:
+            return known
+        for entry in entries:
+            seq = Seq(self._last + 1)
+            self._stored.append(Stored(seq, entry.subject, entry.payload))
+            self._seqs[entry.id] = seq
+        self._wake()
+        return Seq(self._last)
+
+    @property
+    def _last(self) -> int:
+        return self._first - 1 + len(self._stored)
+
+    def _wake(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def _check(self) -> None:
+        if self.away:
+            raise Unavailable("The KV log cannot be reached.")
+
+    def forget(self, seq: Seq) -> None:
+        """Drops the events up to `seq`."""
+        count = max(0, min(seq, self._last) - self._first + 1)
+        del self._stored[:count]
+        self._first += count
+
+    def replace(self) -> None:
+        """Is another, empty log from now on."""
+        self._created += 1
+        self._stored, self._seqs, self._first = [], {}, 1
+        self._wake()
+
+    async def read(
+        self, created: str, *, after: Seq, batch_max: int = READ_EVENTS_MAX
+    ) -> AsyncGenerator[tuple[Stored, ...], None]:
+        """As `BlockLog.read`."""
+        while True:
+            self._check()
+            if created != str(self._created) or after > self._last:
+                raise Corrupt("The KV log was made anew.")
+            after = max(after, Seq(self._first - 1))
+            start = after - self._first + 1
+            batch = tuple(self._stored[start : start + batch_max])
+            if batch:
+                after = batch[-1].seq
+                yield batch
+            else:
+                await self._grown.wait()
+
+    async def reach(self) -> Reach:
+        """As `BlockLog.reach`."""
+        self._check()
+        return Reach(str(self._created), Seq(self._first), Seq(self._last))
+
+    async def last_cleared(self, node: NodeId) -> Seq:
+        """As `BlockLog.last_cleared`."""
+        self._check()
+        subject = kv_cleared(self._cluster, node)
+        found = [one.seq for one in self._stored if one.subject == subject]
+        return max(found, default=Seq(0))

@@ -40,16 +40,26 @@ class _Broken(Exception):
 
 
 async def read_ordered(
-    connection: Connection, name: str, after: Seq, batch_max: int, check: Check
+    connection: Connection,
+    name: str,
+    after: Seq,
+    batch_max: int,
+    check: Check,
+    *,
+    may_forget: bool = False,
 ) -> AsyncGenerator[tuple[Stored, ...], None]:
     """Every message after `after`, for ever. `check` says, before each new consumer, how far the
-    log goes. Raises Corrupt when it ends before `after`, Unavailable when the connection is
-    closed for good."""
+    log goes. With `may_forget` the log drops its oldest messages: those are skipped. Raises Corrupt
+    when it ends before `after`, Unavailable when the connection is closed for good."""
     pause_s = _PAUSE_S_FIRST
     while True:
         consumer = _Consumer(connection, name, after)
         try:
-            _check_reach(name, (await check()).last_seq, after)
+            state = await check()
+            _check_reach(name, state.last_seq, after)
+            if may_forget and state.first_seq > after + 1:
+                after = Seq(state.first_seq - 1)
+                consumer = _Consumer(connection, name, after)
             await consumer.open()
             while True:
                 batch = await consumer.take(batch_max)

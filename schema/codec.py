@@ -21,7 +21,9 @@ EVENT_BYTES_MAX = 7 << 20
 """Largest encoded event; the servers of a cluster accept payloads of 8 MiB."""
 
 
-class _Wire(msgspec.Struct, kw_only=True):
+class Wire(msgspec.Struct, kw_only=True):
+    """The envelope of an event as it is written: its position is not in it."""
+
     id: EventId
     type: str
     v: Annotated[int, Meta(ge=VERSION_FIRST)]
@@ -33,7 +35,7 @@ class _Wire(msgspec.Struct, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder()
-_wire_decoder = msgspec.json.Decoder(_Wire)
+wire_decoder = msgspec.json.Decoder(Wire)
 _event_decoders = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()}
 
 
@@ -41,7 +43,7 @@ def encode(draft: Draft) -> bytes:
     """The bytes of one event in the log."""
     event_type = TYPE_NAMES[type(draft.event)]
     return _encoder.encode(
-        _Wire(
+        Wire(
             id=draft.id,
             type=event_type,
             v=current_version(event_type),
@@ -64,7 +66,7 @@ def encode_data(event: Event | UnknownEvent) -> bytes:
 def decode(payload: bytes, seq: Seq) -> Recorded:
     """The event that stands at `seq`. Raises Corrupt when the bytes are not an event."""
     try:
-        wire = _wire_decoder.decode(payload)
+        wire = wire_decoder.decode(payload)
         event = decode_event(wire.type, wire.v, wire.data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Corrupt(

@@ -1,6 +1,7 @@
 """Names of NATS objects and subjects. No other file builds one.
 
 tc.<cluster>.log.<aggregate kind>.<aggregate id>     the log: one subject for each aggregate
+tc.<cluster>.kv.<node>.changed, .cleared             the KV log: what happens to a node's KV blocks
 tc.<cluster>.api.<verb>                              requests to the control plane
 tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
 tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
@@ -54,6 +55,26 @@ def parse_log_subject(subject: str) -> tuple[AggregateKind, str]:
     if len(parts) != 5 or parts[0] != "tc" or parts[2] != "log":
         raise ValueError(f"{subject!r} is not a subject of the log")
     return AggregateKind(parts[3]), unquote(parts[4])
+
+
+def kv_log_name(cluster: str) -> str:
+    """The JetStream object that holds the KV log of a cluster."""
+    return f"TC_{cluster}_KV"
+
+
+def kv_subjects(cluster: str) -> str:
+    """All subjects of the KV log."""
+    return f"tc.{cluster}.kv.>"
+
+
+def kv_changed(cluster: str, node: NodeId) -> str:
+    """Where a node's blocks are said to be stored and evicted."""
+    return f"tc.{cluster}.kv.{_token(node)}.changed"
+
+
+def kv_cleared(cluster: str, node: NodeId) -> str:
+    """Where a node begins anew to say what it holds: the last message is where to read from."""
+    return f"tc.{cluster}.kv.{_token(node)}.cleared"
 
 
 def api_subject(cluster: str, verb: str) -> str:

@@ -65,3 +65,7 @@ def test_names_are_fixed():
     assert subjects.heartbeat("c", NodeId("n1")) == "tc.c.heartbeat.n1"
     assert subjects.heartbeats("c") == "tc.c.heartbeat.*"
     assert subjects.renewals("c") == "tc.c.renewal.*"
+    assert subjects.kv_log_name("c") == "TC_c_KV"
+    assert subjects.kv_subjects("c") == "tc.c.kv.>"
+    assert subjects.kv_changed("c", NodeId("n1")) == "tc.c.kv.n1.changed"
+    assert subjects.kv_cleared("c", NodeId("n1")) == "tc.c.kv.n1.cleared"
