@@ -14,7 +14,16 @@ from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
-from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify, Work, kind_of, target_tier
+from tensorcast.schema.work import (
+    Evict,
+    Load,
+    Materialize,
+    Persist,
+    Verify,
+    Work,
+    kind_of,
+    target_tier,
+)
 
 LIVE = frozenset({ReplicaStatus.FILLING, ReplicaStatus.READY, ReplicaStatus.EVICTING})
 """Statuses of a replica that takes room."""

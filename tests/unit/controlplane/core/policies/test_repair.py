@@ -288,7 +288,7 @@ def test_a_corrupt_disk_replica_is_written_again():
     assert react(world) == [("n1", Persist(artifact=a))]
 
 
-def test_a_corrupt_disk_replica_is_written_again():
+def test_a_corrupt_disk_replica_without_dram_is_pulled_again():
     world = nodes("n1", "n2")
     a = world.artifact("a", "n1")
     world.ready(a, "n2", Tier.DISK)
