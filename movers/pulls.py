@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from tensorcast.log.follower import Follower
+from tensorcast.movers.core.absence import explain_absence
 from tensorcast.movers.core.holdings import doubted_replicas, peers_with
 from tensorcast.movers.core.sources import Source
 from tensorcast.movers.core.transfer import (
@@ -19,7 +20,6 @@ from tensorcast.movers.core.transfer import (
     Turn,
     advance,
     begin,
-    explain_absence,
     learn,
 )
 from tensorcast.movers.links import Links

@@ -1,22 +1,31 @@
 """Which peer is asked for which run of chunks, and what becomes of peers that fail. Pure.
 
-A source is `known` to hold some chunks. A replica that is still filling may hold more than is
-known: when nothing else is left to ask for, it is probed (one pull at a time, which the peer may
-hold back for a moment until the chunk has arrived), and each answer of a peer tells what it holds
-by then. So a chain of filling replicas keeps moving without asking the log. A peer that was probed
-in vain too often is left alone until it is heard of holding more: of several replicas that wait for
-each other, none ever gets anything.
+Sources have ranks. Those of the first rank that can deliver are asked, all of them at once, each
+for runs as long as its pace allows; the next rank is asked only for chunks that no source of a
+better one has or is getting. So a planned chain stays a chain, and is left when it breaks.
+
+A source is `known` to hold some chunks. A replica that is still filling gets more than is known:
+when its rank has nothing else it is asked for long runs ahead of what it holds, and sends each
+chunk as it comes (`waits`); a plan may name one that has not even begun (`is_coming`). Each answer
+of a peer tells what it holds by then. So a chain of filling replicas keeps moving without asking
+the log. A peer that was asked in vain too often is left alone until it is heard of holding more: of
+several replicas that wait for each other, none ever gets anything.
 
 The log may say that a replica is ready, and its peer that it holds less: then the peer has just
 started and is still checking its bytes. It gets more patience.
+
+A peer that is on probation (`is_trusted` is false: it failed lately) gets one chunk to prove
+itself, and nobody relies on it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from tensorcast.movers.core.pace import Pace, hear, resume
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import Epoch, NodeId
@@ -26,19 +35,25 @@ Lives = frozenset[tuple[NodeId, Epoch]]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one transfer. `pulls_in_flight_max` is per source; `run_bytes_max` is the size of
-    one pull (at least one chunk); a source is dropped after `corrupt_max` chunks that failed their
-    digest, and left alone after `probes_fruitless_max` probes in a row without a new chunk
-    (`checks_fruitless_max` while it checks its bytes); a probe may be held back for
-    `probe_wait_s`; a transfer reports its progress at most `reports_max` times and not more often
-    than every `report_bytes_min`."""
+    """Bounds of one transfer. `pulls_in_flight_max` is per source; a pull is at most
+    `run_bytes_max` long, and what its source sends in `run_s` (at least one chunk); a source is
+    dropped after `corrupt_max` chunks that failed their digest, and left alone after
+    `probes_fruitless_max` pulls in a row that waited without a new chunk (`checks_fruitless_max`
+    while it checks its bytes, `absences_max` while it has not begun, with rests that double from
+    `absent_rest_s` on); each chunk that is waited for may be held back for `probe_wait_s`; a source
+    that says nothing for `stall_s` is left when another can do its work; a transfer reports its
+    progress at most `reports_max` times and not more often than every `report_bytes_min`."""
 
     pulls_in_flight_max: int = 4
     run_bytes_max: int = 8 << 20
+    run_s: float = 0.25
     corrupt_max: int = 2
     probes_fruitless_max: int = 3
     checks_fruitless_max: int = 20
+    absences_max: int = 6
+    absent_rest_s: float = 0.02
     probe_wait_s: float = 1.0
+    stall_s: float = 2.0
     reports_max: int = 32
     report_bytes_min: int = 64 << 20
 
@@ -46,17 +61,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A life of a peer that has a replica: the chunks it is known to hold, whether more may come
     (`is_filling`), and the transport that reaches it. `promised` are those that it has by the log,
-    when it says itself that it holds less."""
+    when it says itself that it holds less. It is not asked before `rests_until_s`."""
 
     node: NodeId
     chunks: ChunkSet
     epoch: Epoch = Epoch(0)
+    rank: int = 0
     is_filling: bool = False
+    is_coming: bool = False
+    is_trusted: bool = True
     promised: ChunkSet = ChunkSet()
     transport: str = "tcp"
+    pace: Pace = Pace()
     corrupt: int = 0
     fruitless: int = 0
     in_flight: int = 0
+    rests_until_s: float = 0.0
 
     @property
     def life(self) -> tuple[NodeId, Epoch]:
@@ -64,21 +84,34 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_promising(self, limits: Limits) -> bool:
         """Whether it is worth asking for chunks that it is not known to hold."""
+        if not self.is_trusted:
+            return False
         if self.promised.ranges:
             return self.fruitless < limits.checks_fruitless_max
+        if self.is_coming:
+            return self.fruitless < limits.absences_max
         return self.is_filling and self.fruitless < limits.probes_fruitless_max
+
+    def is_resting(self, at_s: float) -> bool:
+        """Whether it asked for a moment before the next try."""
+        return self.rests_until_s > at_s
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive chunks `first` .. `stop` - 1 to be asked of one source; a probe asks for chunks
-    that the source is not known to hold."""
+    """Consecutive chunks `first` .. `stop` - 1 to be asked of one source; it `waits` for chunks
+    that the source is not known to hold, after it was asked in vain `vain_before` times."""
 
     node: NodeId
     first: int
     stop: int
     epoch: Epoch = Epoch(0)
     transport: str = "tcp"
-    is_probe: bool = False
+    waits: bool = False
+    vain_before: int = 0
+
+    @property
+    def chunks(self) -> ChunkSet:
+        return ChunkSet(((self.first, self.stop),))
 
 
 def admit(known: Sequence[Source], found: Iterable[Source], lost: Lives) -> tuple[Source, ...]:
@@ -94,11 +127,21 @@ def admit(known: Sequence[Source], found: Iterable[Source], lost: Lives) -> tupl
 def _merge(known: Source | None, found: Source) -> Source:
     if known is None or found.epoch > known.epoch:
         return msgspec.structs.replace(found, corrupt=0, fruitless=0, in_flight=0)
+    ranked = msgspec.structs.replace(known, rank=found.rank)
     is_checking = bool(known.promised.ranges)
-    if found.epoch < known.epoch or (is_checking and not found.is_filling):
-        return known  # what it says itself is newer than what the log says of it
+    if found.epoch < known.epoch:
+        return known
+    if is_checking and not found.is_filling:
+        return ranked  # what it says itself is newer than what the log says of it
     is_filling = found.is_filling and (known.is_filling or is_checking)
-    heard = msgspec.structs.replace(known, is_filling=is_filling, promised=ChunkSet())
+    is_coming = known.is_coming and found.is_coming
+    heard = msgspec.structs.replace(
+        ranked,
+        is_filling=is_filling,
+        is_coming=is_coming,
+        promised=ChunkSet(),
+        fruitless=known.fruitless if known.is_coming == is_coming else 0,
+    )
     return grown(heard, found.chunks)
 
 
@@ -113,113 +156,211 @@ def grown(source: Source, chunks: ChunkSet) -> Source:
 
 
 def choose_runs(
-    sources: Sequence[Source], wanted: ChunkSet, chunk_bytes: int, limits: Limits
+    sources: Sequence[Source],
+    wanted: ChunkSet,
+    chunk_bytes: int,
+    limits: Limits,
+    at_s: float = 0.0,
 ) -> tuple[Run, ...]:
-    """What to ask of whom now, so that every source is busy: each chunk at most once, the source
-    with the fewest pulls in flight first, lowest chunks first. Runs get shorter towards the end so
-    that all sources finish together."""
+    """What to ask of whom now, so that every source worth asking is busy: each chunk at most once,
+    the source with the fewest pulls in flight first, lowest chunks first. Runs get shorter towards
+    the end so that all sources finish together."""
+    runs: list[Run] = []
+    for source in sources:
+        held = wanted & source.chunks
+        if not source.is_trusted and not source.in_flight and held.ranges:
+            runs.append(_run(source, held.ranges[0][0], held.ranges[0][0] + 1))
+            wanted = wanted - runs[-1].chunks
+    trusted = [s for s in sources if s.is_trusted and not s.is_resting(at_s)]
+    for rank in sorted({source.rank for source in sources}):
+        if not wanted.ranges:
+            break
+        peers = [source for source in trusted if source.rank == rank]
+        runs += _choose(peers, wanted, chunk_bytes, limits)
+        if any(s.rank == rank and s.is_promising(limits) for s in sources):
+            break  # it gets the rest
+        for source in peers:
+            wanted = wanted - source.chunks
+    return tuple(runs)
+
+
+def _choose(
+    sources: Sequence[Source], wanted: ChunkSet, chunk_bytes: int, limits: Limits
+) -> list[Run]:
+    """The runs within one rank: first what is known to be there, then what will come."""
     runs: list[Run] = []
     busy = {source.node: source.in_flight for source in sources}
-    length_max = max(1, limits.run_bytes_max // chunk_bytes)
-    slots = max(1, len(sources) * limits.pulls_in_flight_max)
-    while wanted.ranges:
-        length = min(length_max, max(1, -(-len(wanted) // (2 * slots))))
-        run = _next_run(sources, busy, wanted, length, limits)
-        if run is None:
-            break
-        runs.append(run)
-        busy[run.node] += 1
-        wanted = wanted - ChunkSet(((run.first, run.stop),))
-    return (*runs, *_probes(sources, busy, wanted, limits))
+    rates = _rates(sources)
+    for found in (_next_held, _next_coming):
+        while wanted.ranges:
+            run = found(sources, busy, wanted, rates, chunk_bytes, limits)
+            if run is None:
+                break
+            runs.append(run)
+            busy[run.node] += 1
+            wanted = wanted - run.chunks
+    return runs
 
 
-def _next_run(
+def _rates(sources: Sequence[Source]) -> dict[NodeId, float]:
+    """Bytes a second of each source; who is not known yet is taken for as fast as the others."""
+    known = [source.pace.rate for source in sources if source.pace.rate]
+    usual = sum(known) / len(known) if known else 1.0
+    return {source.node: source.pace.rate or usual for source in sources}
+
+
+def _length(
+    source: Source, total: int, rates: dict[NodeId, float], chunk_bytes: int, limits: Limits
+) -> int:
+    """The chunks of its next run, when `total` are left: not more than half of its share in what
+    remains, cut into as many pulls as it has in flight."""
+    share = rates[source.node] / sum(rates.values())
+    part = -(-total * share // (2 * limits.pulls_in_flight_max))
+    size_bytes: float = limits.run_bytes_max
+    if source.pace.rate:
+        size_bytes = min(size_bytes, source.pace.rate * limits.run_s)
+    return max(1, min(int(part), int(size_bytes // chunk_bytes)))
+
+
+def _next_held(
     sources: Sequence[Source],
     busy: dict[NodeId, int],
     wanted: ChunkSet,
-    length: int,
+    rates: dict[NodeId, float],
+    chunk_bytes: int,
     limits: Limits,
 ) -> Run | None:
+    """A run of chunks that the least busy source holds."""
     free = [s for s in sources if busy[s.node] < limits.pulls_in_flight_max]
     for source in sorted(free, key=lambda s: busy[s.node]):
-        held = wanted - (wanted - source.chunks)
+        held = wanted & source.chunks
         if held.ranges:
             first, stop = held.ranges[0]
+            length = _length(source, len(wanted), rates, chunk_bytes, limits)
             return _run(source, first, min(stop, first + length))
     return None
 
 
-def _probes(
-    sources: Sequence[Source], busy: dict[NodeId, int], wanted: ChunkSet, limits: Limits
-) -> tuple[Run, ...]:
-    """One chunk for each idle source that may get it soon."""
-    runs: list[Run] = []
-    for source in sources:
+def _next_coming(
+    sources: Sequence[Source],
+    busy: dict[NodeId, int],
+    wanted: ChunkSet,
+    rates: dict[NodeId, float],
+    chunk_bytes: int,
+    limits: Limits,
+) -> Run | None:
+    """A run of chunks that a source will get: a long one when no other of its rank has them, else
+    one chunk of an idle source, to hear from it."""
+    held = ChunkSet.merge(r for s in sources for r in s.chunks.ranges)
+    free = [s for s in sources if s.is_promising(limits) and busy[s.node] < _waiting_max(s, limits)]
+    for source in sorted(free, key=lambda s: busy[s.node]):
+        ahead = wanted - held
+        if ahead.ranges:
+            first, stop = ahead.ranges[0]
+            length = _length(source, len(wanted), rates, chunk_bytes, limits)
+            return _run(source, first, min(stop, first + length), waits=True)
         rest = wanted - source.chunks
-        if source.is_promising(limits) and busy[source.node] == 0 and rest.ranges:
-            chunk = rest.ranges[0][0]
-            runs.append(_run(source, chunk, chunk + 1, is_probe=True))
-            wanted = wanted - ChunkSet(((chunk, chunk + 1),))
-    return tuple(runs)
+        if busy[source.node] == 0 and rest.ranges:
+            return _run(source, rest.ranges[0][0], rest.ranges[0][0] + 1, waits=True)
+    return None
 
 
-def _run(source: Source, first: int, stop: int, *, is_probe: bool = False) -> Run:
+def _waiting_max(source: Source, limits: Limits) -> int:
+    """One that has not begun is asked by one pull only: its refusals are counted."""
+    return 1 if source.is_coming else limits.pulls_in_flight_max
+
+
+def _run(source: Source, first: int, stop: int, *, waits: bool = False) -> Run:
     return Run(
         node=source.node,
         epoch=source.epoch,
         first=first,
         stop=stop,
         transport=source.transport,
-        is_probe=is_probe,
+        waits=waits,
+        vain_before=source.fruitless,
     )
 
 
-def settle(
-    source: Source,
-    arrived: ChunkSet,
-    holds: ChunkSet | None,
-    fault: FaultKind | None,
-    asked: ChunkSet,
-    limits: Limits,
-) -> Source | None:
-    """What is known of a source after one of its pulls ended; None when it is dropped.
+def occupy(sources: Sequence[Source], runs: Sequence[Run], at_s: float = 0.0) -> tuple[Source, ...]:
+    """The sources, with these runs in flight."""
+    added = Counter(run.node for run in runs)
+    return tuple(_occupied(s, added[s.node], at_s) if added[s.node] else s for s in sources)
 
-    `holds` is what it says it holds (None: it did not say).
-    """
+
+def _occupied(source: Source, runs: int, at_s: float) -> Source:
+    pace = source.pace if source.in_flight else resume(source.pace, at_s)
+    return msgspec.structs.replace(source, in_flight=source.in_flight + runs, pace=pace)
+
+
+def hear_of(source: Source, held: ChunkSet, size_bytes: int, at_s: float) -> Source:
+    """What is known of a source when `size_bytes` have come from it and it holds these chunks. It
+    keeps its word: so it is trusted."""
+    pace = hear(source.pace, size_bytes, at_s)
+    is_new = bool(held.ranges) and bool((held - source.chunks).ranges)
+    known = grown(source, held) if is_new else source
+    return msgspec.structs.replace(
+        known,
+        pace=pace,
+        is_trusted=source.is_trusted or size_bytes > 0,
+        is_coming=source.is_coming and not is_new,
+    )
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pull ended: what was asked and what came, what the source says it holds (None: it did
+    not say), and the kind of fault if there was one. Before the pull was posted the source had been
+    asked in vain `vain_before` times in a row."""
+
+    asked: ChunkSet
+    arrived: ChunkSet = ChunkSet()
+    holds: ChunkSet | None = None
+    fault: FaultKind | None = None
+    vain_before: int = 0
+
+
+def settle(source: Source, end: End, limits: Limits, at_s: float = 0.0) -> Source | None:
+    """What is known of a source after one of its pulls ended; None when it is dropped."""
     source = msgspec.structs.replace(source, in_flight=source.in_flight - 1)
-    known = grown(source, arrived | (holds or ChunkSet()))
-    match fault:
-        case None if holds is None:  # it would tell if it did not hold everything
+    known = grown(source, end.arrived | (end.holds or ChunkSet()))
+    match end.fault:
+        case None if end.holds is None:  # it would tell if it did not hold everything
             return grown(msgspec.structs.replace(known, promised=ChunkSet()), source.promised)
         case None:
             return known
         case FaultKind.CORRUPT:
             known = msgspec.structs.replace(known, corrupt=known.corrupt + 1)
             return known if known.corrupt <= limits.corrupt_max else None
-        case FaultKind.NOT_FOUND if source.is_filling or arrived.ranges or holds is not None:
-            return _disappointing(source, known, arrived, holds, asked, limits)
+        case FaultKind.NOT_FOUND if (
+            source.is_filling or end.arrived.ranges or end.holds is not None
+        ):
+            return _disappointing(source, known, end, limits, at_s)
         case _:
             return None
 
 
 def _disappointing(
-    source: Source,
-    known: Source,
-    arrived: ChunkSet,
-    holds: ChunkSet | None,
-    asked: ChunkSet,
-    limits: Limits,
+    source: Source, known: Source, end: End, limits: Limits, at_s: float
 ) -> Source | None:
-    """The source, which did not hold all that it was asked for."""
-    fruitless = known.fruitless + (known.chunks == source.chunks)
+    """The source, which did not hold all that it was asked for. Pulls that waited side by side
+    count once."""
+    fruitless = known.fruitless
+    if known.chunks == source.chunks:
+        fruitless = max(fruitless, end.vain_before + 1)
     if fruitless > limits.checks_fruitless_max:
         return None  # it contradicts itself
-    if holds is None:
-        left = known.chunks - (asked - arrived)
-        return msgspec.structs.replace(known, chunks=left, fruitless=fruitless)
+    if end.holds is None:
+        rest_s = limits.absent_rest_s * 2 ** (fruitless - 1) if source.is_coming else 0.0
+        return msgspec.structs.replace(
+            known,
+            chunks=known.chunks - (end.asked - end.arrived),
+            fruitless=fruitless,
+            rests_until_s=at_s + rest_s,
+        )
     return msgspec.structs.replace(
         known,
-        chunks=holds | arrived,
+        chunks=end.holds | end.arrived,
+        is_coming=False,
         promised=ChunkSet() if source.is_filling else source.promised | source.chunks,
         fruitless=fruitless,
     )

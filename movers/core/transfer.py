@@ -1,8 +1,10 @@
 """One transfer as a pure machine: `begin` and `advance` say what to record and what to pull next.
 
 The shell records `turn.events`, posts `turn.pulls`, waits for a completion and calls `advance`,
-until `turn.status` is no longer RUNNING. A pull that breaks is a completion like any other; so
-failover is a table test. As long as the status is RUNNING at least one pull is in flight.
+until `turn.status` is no longer RUNNING; it closes the channels of `turn.leaving`, whose pulls then
+complete as broken. A pull that breaks is a completion like any other; so failover is a table test.
+As long as the status is RUNNING a pull is in flight, or a source asked for a moment's rest. Time
+comes in as a value: seconds of a clock that never goes back; `tick` lets time alone decide.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from enum import StrEnum
 
 import msgspec
 
+from tensorcast.movers.core.absence import explain_end
+from tensorcast.movers.core.laggards import Laggard, find_laggards
 from tensorcast.movers.core.sources import (
+    End,
     Limits,
     Lives,
     Run,
     Source,
     admit,
     choose_runs,
-    grown,
+    hear_of,
+    occupy,
     settle,
 )
 from tensorcast.schema.aggregates.operation import Operation
@@ -46,12 +52,14 @@ from tensorcast.schema.tensors import CHUNK_DIGEST_BYTES, Manifest
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The replica that the transfer fills, and the operation that asked for it (None: a reader on
-    the node did)."""
+    the node did). The memory that is filled begins with byte `base_bytes` of the byte space: 0,
+    unless it is a window that moves over it."""
 
     artifact: ArtifactId
     node: NodeId
     epoch: Epoch
     operation: OperationId | None = None
+    base_bytes: int = 0
 
     @property
     def replica(self) -> ReplicaId:
@@ -72,7 +80,8 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True):
     """Read chunks `first` .. `stop` - 1 of an artifact from `peer`: its `source_range` in the
     peer's byte space into `target_range` of ours. `number` is unique within its transfer;
     `digests` holds the 8-byte XXH3-64 digest of each chunk; the peer may hold its answer back for
-    `wait_s` if it does not have the first chunk yet."""
+    `wait_s` at each chunk that it does not have yet. Before it the peer was asked in vain
+    `vain_before` times in a row."""
 
     number: int
     peer: NodeId
@@ -86,6 +95,7 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = Epoch(0)
     transport: str = "tcp"
     wait_s: float = 0.0
+    vain_before: int = 0
 
     @property
     def life(self) -> tuple[NodeId, Epoch]:
@@ -132,6 +142,8 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Completion = Progressed | Completed | Broken
+_LIES = frozenset({FaultKind.CORRUPT, FaultKind.NOT_FOUND})
+"""Faults after which a dropped source is not asked again."""
 
 
 class TransferStatus(StrEnum):
@@ -142,7 +154,9 @@ class TransferStatus(StrEnum):
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """State of one transfer. `missing` includes what is in flight; `unreported` are chunks that
-    arrived since the last ReplicaFilled; `transports` counts bytes by transport."""
+    arrived since the last ReplicaFilled; `transports` counts bytes by transport. Of the lives that
+    are no sources any more, those that are `lost` may come back, those that are `banned` sent
+    damaged bytes or contradicted themselves."""
 
     target: Target
     manifest: Manifest
@@ -152,6 +166,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: tuple[Pull, ...] = ()
     unreported: ChunkSet = ChunkSet()
     lost: Lives = frozenset()
+    banned: Lives = frozenset()
     transports: dict[str, int] = {}
     pulls_posted: int = 0
     fault: Fault | None = None
@@ -163,11 +178,13 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shell must do next: record these events, then post these pulls."""
+    """What the shell must do next: record these events, then post these pulls, and close the
+    channels to the lives that are left."""
 
     transfer: Transfer
     pulls: tuple[Pull, ...] = ()
     events: tuple[Event, ...] = ()
+    leaving: tuple[Laggard, ...] = ()
 
     @property
     def status(self) -> TransferStatus:
@@ -185,6 +202,7 @@ def begin(
     missing: ChunkSet,
     sources: Sequence[Source],
     limits: Limits = Limits(),  # noqa: B008  (a frozen value)
+    at_s: float = 0.0,
 ) -> Turn:
     """The first turn: pulls of `missing` spread over `sources`; READY at once when nothing is
     missing, FAILED at once when there is no source."""
@@ -195,31 +213,82 @@ def begin(
         sources=admit((), sources, frozenset()),
         missing=missing,
     )
-    return _turn(transfer)
+    return _turn(transfer, at_s)
 
 
-def learn(transfer: Transfer, sources: Sequence[Source]) -> Turn:
-    """The turn after news from the log: more sources, or more chunks at known ones. Changes
-    nothing when the transfer has ended."""
+def learn(
+    transfer: Transfer,
+    sources: Sequence[Source],
+    at_s: float = 0.0,
+    forgiven: Lives = frozenset(),
+) -> Turn:
+    """The turn after news of the cluster: more sources, more chunks at known ones, other ranks.
+    Lives that were lost are no sources again, except those that are `forgiven`. Changes nothing
+    when the transfer has ended."""
     if transfer.status is not TransferStatus.RUNNING:
         return Turn(transfer=transfer)
-    known = admit(transfer.sources, sources, transfer.lost)
-    return _turn(msgspec.structs.replace(transfer, sources=known))
+    lost = transfer.lost - forgiven
+    known = admit(transfer.sources, sources, lost | transfer.banned)
+    return _turn(msgspec.structs.replace(transfer, sources=known, lost=lost), at_s)
 
 
-def advance(transfer: Transfer, completion: Completion) -> Turn:
+def tick(transfer: Transfer, at_s: float) -> Turn:
+    """The turn after some time in which nothing came: rests end, and sources that keep us waiting
+    are left."""
+    if transfer.status is not TransferStatus.RUNNING:
+        return Turn(transfer=transfer)
+    return _turn(transfer, at_s)
+
+
+def advance(transfer: Transfer, completion: Completion, at_s: float = 0.0) -> Turn:
     """The turn after a pull ended, or some of its chunks arrived. A completion of what is not in
     flight (a repeat) changes nothing; a chunk counts once."""
     pull = completion.pull
-    if pull not in transfer.in_flight:
+    if transfer.status is not TransferStatus.RUNNING or pull not in transfer.in_flight:
         return Turn(transfer=transfer)
     if isinstance(completion, Progressed):
-        return _turn(_arrive(_hear(transfer, completion), pull, completion.arrived))
+        return _progress(transfer, completion, at_s)
     arrived = pull.chunks if isinstance(completion, Completed) else completion.arrived
     fault = None if isinstance(completion, Completed) else completion.fault
-    settled = _settle(transfer, pull, arrived, completion.holds, fault)
+    heard = _hear(transfer, pull, arrived, None, at_s)
+    settled = _settle(heard, pull, arrived, completion.holds, fault, at_s)
     left = tuple(p for p in transfer.in_flight if p.number != pull.number)
-    return _turn(_arrive(msgspec.structs.replace(settled, in_flight=left), pull, arrived))
+    return _turn(_arrive(msgspec.structs.replace(settled, in_flight=left), pull, arrived), at_s)
+
+
+def _progress(transfer: Transfer, progressed: Progressed, at_s: float) -> Turn:
+    """Most progress changes nothing but the counts: then nothing has to be decided."""
+    pull, arrived = progressed.pull, progressed.arrived & progressed.pull.chunks
+    heard = _hear(transfer, pull, arrived, progressed.holds, at_s)
+    counted = _arrive(heard, pull, arrived)
+    if not counted.missing.ranges or _is_news(transfer.sources, counted.sources):
+        return _turn(counted, at_s)
+    reported, events = _report(counted)
+    return Turn(transfer=reported, events=events)
+
+
+def _is_news(before: tuple[Source, ...], after: tuple[Source, ...]) -> bool:
+    """Whether there may be more to ask for."""
+    return any(
+        old.is_trusted != new.is_trusted or old.chunks is not new.chunks
+        for old, new in zip(before, after, strict=True)
+    )
+
+
+def _hear(
+    transfer: Transfer, pull: Pull, arrived: ChunkSet, holds: ChunkSet | None, at_s: float
+) -> Transfer:
+    """The sources, with what has come from the peer of a pull and what it has by now."""
+    new = arrived & transfer.missing
+    size_bytes = len(new) * transfer.manifest.chunk_bytes
+    held = arrived if holds is None else arrived | holds
+    return msgspec.structs.replace(
+        transfer,
+        sources=tuple(
+            hear_of(source, held, size_bytes, at_s) if source.life == pull.life else source
+            for source in transfer.sources
+        ),
+    )
 
 
 def _arrive(transfer: Transfer, pull: Pull, arrived: ChunkSet) -> Transfer:
@@ -233,38 +302,37 @@ def _arrive(transfer: Transfer, pull: Pull, arrived: ChunkSet) -> Transfer:
     )
 
 
-def _hear(transfer: Transfer, progressed: Progressed) -> Transfer:
-    """The sources, with what the peer has by now."""
-    held = progressed.arrived | (progressed.holds or ChunkSet())
-    return msgspec.structs.replace(
-        transfer,
-        sources=tuple(
-            grown(source, held) if source.life == progressed.pull.life else source
-            for source in transfer.sources
-        ),
-    )
-
-
 def _settle(
     transfer: Transfer,
     pull: Pull,
     arrived: ChunkSet,
     holds: ChunkSet | None,
     fault: Fault | None,
+    at_s: float,
 ) -> Transfer:
     """The sources, and those that are lost, after one pull."""
     source = next((s for s in transfer.sources if s.life == pull.life), None)
     if source is None:
-        return transfer
-    kept = settle(
-        source, arrived, holds, fault.kind if fault else None, pull.chunks, transfer.limits
+        return transfer  # left, or a new life has taken its place
+    kind = fault.kind if fault else None
+    end = End(
+        arrived=arrived, holds=holds, fault=kind, asked=pull.chunks, vain_before=pull.vain_before
     )
-    others = tuple(s for s in transfer.sources if s.node != pull.peer)
+    kept = settle(source, end, transfer.limits, at_s)
+    if kept is not None:
+        sources = tuple(kept if s.life == pull.life else s for s in transfer.sources)
+        return msgspec.structs.replace(transfer, sources=sources, fault=fault or transfer.fault)
+    dropped = _drop(transfer, frozenset({pull.life}), is_banned=kind in _LIES)
+    return msgspec.structs.replace(dropped, fault=fault or transfer.fault)
+
+
+def _drop(transfer: Transfer, lives: Lives, *, is_banned: bool = False) -> Transfer:
+    """Without these lives as sources."""
     return msgspec.structs.replace(
         transfer,
-        sources=others if kept is None else (*others, kept),
-        lost=transfer.lost | ({pull.life} if kept is None else set()),
-        fault=fault or transfer.fault,
+        sources=tuple(s for s in transfer.sources if s.life not in lives),
+        lost=transfer.lost if is_banned else transfer.lost | lives,
+        banned=transfer.banned | lives if is_banned else transfer.banned,
     )
 
 
@@ -277,28 +345,55 @@ def _count(transfer: Transfer, pull: Pull, arrived: ChunkSet) -> dict[str, int]:
     return {**transfer.transports, pull.transport: before + moved}
 
 
-def _turn(transfer: Transfer) -> Turn:
+def _turn(transfer: Transfer, at_s: float) -> Turn:
     """Ends the transfer, or posts what can be posted."""
     if not transfer.missing.ranges:
         return _ready(transfer)
-    asked = ChunkSet.merge((p.first, p.stop) for p in transfer.in_flight)
+    leaving, transfer = _leave(transfer, at_s)
     runs = choose_runs(
         transfer.sources,
-        transfer.missing - asked,
+        _unasked(transfer),
         transfer.manifest.chunk_bytes,
         transfer.limits,
+        at_s,
     )
-    if not runs and not transfer.in_flight:
+    if not runs and not transfer.in_flight and not _is_resting(transfer, at_s):
         return _failed(transfer)
     pulls = tuple(_pull(transfer, run, n) for n, run in enumerate(runs, transfer.pulls_posted))
     posted = msgspec.structs.replace(
         transfer,
-        sources=_occupy(transfer.sources, runs),
+        sources=occupy(transfer.sources, runs, at_s),
         in_flight=(*transfer.in_flight, *pulls),
         pulls_posted=transfer.pulls_posted + len(pulls),
     )
     reported, events = _report(posted)
-    return Turn(transfer=reported, pulls=pulls, events=events)
+    return Turn(transfer=reported, pulls=pulls, events=events, leaving=leaving)
+
+
+def _unasked(transfer: Transfer) -> ChunkSet:
+    return transfer.missing - ChunkSet.merge((p.first, p.stop) for p in transfer.in_flight)
+
+
+def _is_resting(transfer: Transfer, at_s: float) -> bool:
+    return any(s.is_resting(at_s) and s.is_promising(transfer.limits) for s in transfer.sources)
+
+
+def _leave(transfer: Transfer, at_s: float) -> tuple[tuple[Laggard, ...], Transfer]:
+    """The laggards, and the transfer without them; their pulls stay in flight until they end."""
+    owed: dict[tuple[NodeId, Epoch], ChunkSet] = {}
+    for pull in transfer.in_flight:
+        owed[pull.life] = owed.get(pull.life, ChunkSet()) | (pull.chunks & transfer.missing)
+    leaving = find_laggards(
+        transfer.sources,
+        owed,
+        is_all_asked=not _unasked(transfer).ranges,
+        chunk_bytes=transfer.manifest.chunk_bytes,
+        limits=transfer.limits,
+        at_s=at_s,
+    )
+    if not leaving:
+        return (), transfer
+    return leaving, _drop(transfer, frozenset(one.life for one in leaving))
 
 
 def _pull(transfer: Transfer, run: Run, number: int) -> Pull:
@@ -312,11 +407,12 @@ def _pull(transfer: Transfer, run: Run, number: int) -> Pull:
         first=run.first,
         stop=run.stop,
         source_range=where,
-        target_range=where,
+        target_range=ByteRange(where.offset - transfer.target.base_bytes, where.size),
         chunk_bytes=transfer.manifest.chunk_bytes,
         digests=digests[run.first * CHUNK_DIGEST_BYTES : run.stop * CHUNK_DIGEST_BYTES],
         transport=run.transport,
-        wait_s=transfer.limits.probe_wait_s if run.is_probe else 0.0,
+        wait_s=transfer.limits.probe_wait_s if run.waits else 0.0,
+        vain_before=run.vain_before,
     )
 
 
@@ -325,13 +421,6 @@ def _range(manifest: Manifest, first: int, stop: int) -> ByteRange:
     start = first * manifest.chunk_bytes
     end = chunk_range(stop - 1, manifest.size_bytes, manifest.chunk_bytes).end
     return ByteRange(start, end - start)
-
-
-def _occupy(sources: tuple[Source, ...], runs: tuple[Run, ...]) -> tuple[Source, ...]:
-    return tuple(
-        msgspec.structs.replace(s, in_flight=s.in_flight + sum(r.node == s.node for r in runs))
-        for s in sources
-    )
 
 
 def _report(transfer: Transfer) -> tuple[Transfer, tuple[Event, ...]]:
@@ -384,7 +473,7 @@ def _ready(transfer: Transfer) -> Turn:
 
 def _failed(transfer: Transfer) -> Turn:
     target = transfer.target
-    fault = _explain(transfer)
+    fault = explain_end(target.artifact, transfer.missing, transfer.manifest, transfer.fault)
     flushed, events = _flush(transfer)
     if target.operation is not None:
         failed = OperationFailed(
@@ -396,28 +485,3 @@ def _failed(transfer: Transfer) -> Turn:
         events = (*events, failed)
     done = msgspec.structs.replace(flushed, status=TransferStatus.FAILED, fault=fault)
     return Turn(transfer=done, events=events)
-
-
-def _explain(transfer: Transfer) -> Fault:
-    """Why no source is left: the last fault of a peer, in the kind that tells what follows."""
-    artifact, last = transfer.target.artifact, transfer.fault
-    absent = explain_absence(artifact, transfer.missing, transfer.manifest)
-    if last is None:
-        return absent
-    if last.kind is FaultKind.NOT_FOUND:
-        return Fault(kind=absent.kind, detail=f"{absent.detail} Last: {last.detail}")
-    kind = FaultKind.CORRUPT if last.kind is FaultKind.CORRUPT else FaultKind.UNAVAILABLE
-    left = f"{len(transfer.missing)} of {transfer.manifest.chunks_total} chunks are missing"
-    detail = f"No source of artifact {artifact} is left; {left}. Last: {last.detail}"
-    return Fault(kind=kind, detail=detail)
-
-
-def explain_absence(artifact: ArtifactId, missing: ChunkSet, manifest: Manifest) -> Fault:
-    """The fault of a transfer that nobody can serve."""
-    total = manifest.chunks_total
-    if len(missing) == total:
-        detail = f"The bytes of artifact {artifact} are nowhere: no node that is up has them."
-    else:
-        lacking = f"{len(missing)} of the {total} chunks"
-        detail = f"No node that is up has {lacking} of artifact {artifact} that are missing here."
-    return Fault(kind=FaultKind.UNAVAILABLE, detail=detail)

@@ -1,6 +1,17 @@
 import pytest
 
-from tensorcast.movers.core.sources import Limits, Run, Source, admit, choose_runs, settle
+from tensorcast.movers.core.pace import Pace
+from tensorcast.movers.core.sources import (
+    End,
+    Limits,
+    Run,
+    Source,
+    admit,
+    choose_runs,
+    hear_of,
+    occupy,
+    settle,
+)
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.faults import FaultKind
 
@@ -50,11 +61,73 @@ def test_only_what_a_source_holds_is_asked_of_it():
     assert spans(runs) == [("a", 5, 6), ("b", 7, 9)]
 
 
-def test_an_idle_source_that_is_filling_is_probed_for_what_nobody_is_asked_for():
+def test_a_source_that_is_filling_is_asked_for_long_runs_ahead_of_what_it_holds():
     filling = source("a", ChunkSet.of([0]), is_filling=True)
-    assert choose([filling], ChunkSet.of([0, 3, 4])) == (Run(node="a", first=0, stop=1),)
-    probe = Run(node="a", first=3, stop=4, is_probe=True)
-    assert choose([filling], ChunkSet.of([3, 4])) == (probe,)
+    assert choose([filling], ALL) == (
+        Run(node="a", first=0, stop=1),
+        Run(node="a", first=1, stop=5, waits=True),
+    )
+    assert choose([filling], ChunkSet.of([3])) == (Run(node="a", first=3, stop=4, waits=True),)
+
+
+def test_what_another_source_has_is_only_probed_at_one_that_is_filling():
+    whole, filling = source("a", in_flight=2), source("b", ChunkSet(), is_filling=True)
+    assert choose([whole, filling], ALL) == (Run(node="b", first=0, stop=1, waits=True),)
+    busy = source("b", ChunkSet(), is_filling=True, in_flight=1)
+    assert choose([whole, busy], ALL) == ()
+
+
+def test_the_next_rank_is_asked_only_for_what_nobody_better_has_or_gets():
+    planned, other = source("a", ChunkSet.full(50), in_flight=2), source("b", rank=1)
+    assert spans(choose([planned, other], ALL)) == [("b", 50, 54), ("b", 54, 58)]
+    filling = source("a", ChunkSet(), is_filling=True, in_flight=2)
+    assert choose([filling, other], ALL) == ()
+    vain = source("a", ChunkSet(), is_filling=True, fruitless=2)
+    assert {run.node for run in choose([vain, other], ALL)} == {"b"}
+
+
+def test_one_that_has_not_begun_is_asked_once_and_rests_between_tries():
+    coming = source("a", ChunkSet(), is_filling=True, is_coming=True)
+    first = choose([coming], ALL)
+    assert spans(first) == [("a", 0, 4)]
+    rests = []
+    for _ in range(LIMITS.absences_max):
+        assert coming.is_promising(LIMITS)
+        (coming,) = occupy([coming], first, 1.0)
+        end = End(asked=first[0].chunks, fault=FaultKind.NOT_FOUND, vain_before=coming.fruitless)
+        coming = settle(coming, end, LIMITS, 1.0)
+        rests.append(coming.rests_until_s - 1.0)
+        assert choose_runs([coming], ALL, MIB, LIMITS, 1.0) == ()
+    assert rests == pytest.approx([LIMITS.absent_rest_s * 2**n for n in range(len(rests))])
+    assert not coming.is_promising(LIMITS)
+    begun = hear_of(coming, ChunkSet.of([0]), MIB, 2.0)
+    assert not begun.is_coming
+
+
+def test_runs_are_as_long_as_the_pace_allows():
+    fast = source("a", pace=Pace(rate=40 * MIB))
+    slow = source("b", pace=Pace(rate=4 * MIB))
+    runs = spans(choose([fast, slow], ALL))
+    assert runs == [("a", 0, 4), ("b", 4, 5), ("a", 5, 9), ("b", 9, 10)]
+
+
+def test_one_on_probation_gets_one_chunk_until_it_delivers():
+    good, doubted = source("a", in_flight=2), source("b", is_trusted=False)
+    assert spans(choose([good, doubted], ALL)) == [("b", 0, 1)]
+    (busy,) = occupy([doubted], choose([doubted], ALL))
+    assert choose([busy], ALL) == ()
+    assert not doubted.is_promising(LIMITS)
+    assert hear_of(busy, ChunkSet.of([0]), MIB, 0.1).is_trusted
+    assert not hear_of(busy, ChunkSet(), 0, 0.1).is_trusted
+
+
+def test_silence_is_counted_from_the_first_request_after_a_rest():
+    idle = source("a", pace=Pace(rate=5.0, heard_s=1.0))
+    runs = choose([idle], ALL)
+    (busy,) = occupy([idle], runs, 9.0)
+    assert (busy.in_flight, busy.pace) == (2, Pace(rate=5.0, since_s=9.0, heard_s=9.0))
+    (more,) = occupy([busy], runs[:1], 11.0)
+    assert (more.in_flight, more.pace.heard_s) == (3, 9.0)
 
 
 def test_two_probes_ask_for_different_chunks():
@@ -75,8 +148,15 @@ ASKED = ChunkSet.of([1, 2])
 BUSY = source(in_flight=1)
 
 
-def after(before=BUSY, *, arrived=(), holds=None, fault=None):
-    return settle(before, ChunkSet.of(arrived), holds, fault, ASKED, LIMITS)
+def after(before=BUSY, *, arrived=(), holds=None, fault=None, vain_before=None):
+    end = End(
+        asked=ASKED,
+        arrived=ChunkSet.of(arrived),
+        holds=holds,
+        fault=fault,
+        vain_before=before.fruitless if vain_before is None else vain_before,
+    )
+    return settle(before, end, LIMITS)
 
 
 def test_a_pull_that_arrived_frees_its_place():
@@ -142,3 +222,10 @@ def test_a_peer_that_contradicts_itself_is_dropped():
         liar = after(liar, fault=FaultKind.NOT_FOUND, holds=ALL)
         assert liar.chunks == ALL
     assert after(liar, fault=FaultKind.NOT_FOUND, holds=ALL) is None
+
+
+def test_pulls_that_waited_side_by_side_in_vain_count_once():
+    filling = source(chunks=ChunkSet(), is_filling=True, in_flight=3)
+    for _ in range(3):
+        filling = after(filling, fault=FaultKind.NOT_FOUND, holds=ChunkSet(), vain_before=0)
+    assert (filling.in_flight, filling.fruitless) == (0, 1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorcast.movers.core.laggards import Laggard, Reason
 from tensorcast.movers.core.sources import Limits, Source
 from tensorcast.movers.core.transfer import (
     Broken,
@@ -18,6 +19,7 @@ from tensorcast.movers.core.transfer import (
     begin,
     learn,
     target_of,
+    tick,
 )
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
 from tensorcast.schema.chunks import ByteRange, ChunkSet
@@ -211,11 +213,11 @@ def test_only_damaged_sources_fail_as_corrupt():
 
 def test_a_filling_source_is_probed_and_its_news_are_used():
     turn = start(4, [filling("a")])
-    (probe,) = turn.pulls
+    probe, other = turn.pulls
     assert (probe.chunks, probe.wait_s) == (ChunkSet.of([0]), LIMITS.probe_wait_s)
+    assert (other.chunks, other.wait_s) == (ChunkSet.of([1]), LIMITS.probe_wait_s)
     turn = advance(turn.transfer, Completed(pull=probe, holds=ChunkSet.of([0, 1, 2])))
-    assert [p.chunks for p in turn.pulls] == [ChunkSet.of([1]), ChunkSet.of([2])]
-    assert all(p.wait_s == 0 for p in turn.pulls)
+    assert [(p.chunks, p.wait_s) for p in turn.pulls] == [(ChunkSet.of([2]), 0.0)]
 
 
 def test_a_filling_source_that_never_gets_more_ends_the_transfer():
@@ -223,8 +225,8 @@ def test_a_filling_source_that_never_gets_more_ends_the_transfer():
     probes = 0
     while turn.status is TransferStatus.RUNNING:
         probes += 1
-        (probe,) = turn.transfer.in_flight
-        turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
+        for probe in turn.transfer.in_flight:
+            turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
     assert probes == LIMITS.probes_fruitless_max
     assert turn.fault.kind is FaultKind.UNAVAILABLE
     assert "no node that is up has them" in turn.fault.detail
@@ -239,8 +241,7 @@ def test_a_new_life_of_a_lost_source_is_used_again():
     turn = start(4, [ready("a", 4, epoch=1), filling("b")])
     for pull in [p for p in turn.pulls if p.peer == "a"]:
         turn = advance(turn.transfer, lost(pull))
-    (probe,) = turn.transfer.in_flight
-    assert probe.peer == "b"
+    assert {pull.peer for pull in turn.transfer.in_flight} == {"b"}
     assert learn(turn.transfer, [ready("a", 4, epoch=1)]).pulls == ()
     turn = learn(turn.transfer, [ready("a", 4, epoch=2)])
     assert {pull.life for pull in turn.pulls} == {("a", 2)}
@@ -259,15 +260,15 @@ def test_the_end_of_an_old_life_is_no_fault_of_the_new_one():
     assert finish(turn)[-1].status is TransferStatus.READY
 
 
-def test_a_source_that_was_probed_in_vain_is_used_when_it_holds_more():
-    turn = start(4, [filling("a"), filling("b", ChunkSet.of([3]))])
-    turn = advance(turn.transfer, broken(turn.pulls[1], FaultKind.NOT_FOUND, holds=ChunkSet()))
-    for _ in range(LIMITS.probes_fruitless_max - 1):
-        probe = next(p for p in turn.transfer.in_flight if p.peer == "a")
-        turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
+def test_a_source_that_was_asked_in_vain_is_used_when_it_holds_more():
+    turn = start(6, [filling("a"), filling("b", ChunkSet.of([5]))])
+    while pulls := [p for p in turn.transfer.in_flight if p.peer == "a"]:
+        turn = advance(turn.transfer, broken(pulls[0], FaultKind.NOT_FOUND, holds=ChunkSet()))
     assert turn.status is TransferStatus.RUNNING
-    turn = learn(turn.transfer, [filling("a", ChunkSet.full(3))])
-    assert "a" in {pull.peer for pull in turn.pulls}
+    for pull in turn.transfer.in_flight[:1]:
+        turn = advance(turn.transfer, broken(pull, FaultKind.NOT_FOUND, holds=ChunkSet()))
+    turn = learn(turn.transfer, [filling("a", ChunkSet.full(5))])
+    assert "a" in {pull.peer for pull in turn.transfer.in_flight}
 
 
 def test_a_ready_source_that_still_checks_its_bytes_is_waited_for():
@@ -276,13 +277,12 @@ def test_a_ready_source_that_still_checks_its_bytes_is_waited_for():
         turn = advance(turn.transfer, broken(pull, FaultKind.NOT_FOUND, holds=ChunkSet()))
     for _ in range(LIMITS.checks_fruitless_max - 3):
         assert turn.status is TransferStatus.RUNNING
-        (probe,) = turn.transfer.in_flight
-        assert probe.wait_s
-        turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
+        for probe in turn.transfer.in_flight:
+            assert probe.wait_s
+            turn = advance(turn.transfer, broken(probe, FaultKind.NOT_FOUND, holds=ChunkSet()))
         turn = learn(turn.transfer, [ready("a", 4)])
-    (probe,) = turn.transfer.in_flight
-    turn = advance(turn.transfer, Completed(pull=probe))
-    assert len(turn.pulls) > 1, "it holds everything by now"
+    turn = advance(turn.transfer, Completed(pull=turn.transfer.in_flight[0]))
+    assert all(p.wait_s == 0 for p in turn.pulls), "it holds everything by now"
     assert finish(turn)[-1].status is TransferStatus.READY
 
 
@@ -345,7 +345,7 @@ def test_what_progressed_before_a_loss_is_kept():
 
 def test_progress_tells_what_a_filling_source_holds():
     turn = start(4, [filling("a")])
-    (pull,) = turn.pulls
+    pull, _ = turn.pulls
     more = Progressed(pull=pull, arrived=ChunkSet.of([0]), holds=ChunkSet.of([0, 1, 2]))
     turn = advance(turn.transfer, more)
     assert turn.transfer.sources[0].chunks == ChunkSet.of([0, 1, 2])
@@ -367,6 +367,77 @@ def test_a_failure_reports_what_has_arrived():
     filled, failed = turn.events
     assert filled == ReplicaFilled(replica=TARGET.replica, epoch=3, chunks=ChunkSet.full(8))
     assert failed.bytes_moved == 8 * MIB
+
+
+def test_a_silent_source_is_left_when_another_can_take_over():
+    turn = start(8, [ready("a", 8), ready("b", 8)])
+    first = {p.peer: p for p in turn.pulls}
+    turn = advance(turn.transfer, Completed(pull=first["b"]), 1.0)
+    turn = tick(turn.transfer, 1.9)
+    assert turn.leaving == ()
+    turn = tick(turn.transfer, 2.1)
+    assert turn.leaving == (Laggard(node="a", epoch=0, reason=Reason.SILENT),)
+    owed = [p for p in turn.transfer.in_flight if p.peer == "a"]
+    assert owed, "its pulls are in flight until its channel is closed"
+    assert tick(turn.transfer, 2.2).leaving == ()
+    for pull in owed:
+        turn = advance(turn.transfer, lost(pull), 2.2)
+    assert {p.peer for p in turn.transfer.in_flight} == {"b"}
+    assert finish(turn)[-1].status is TransferStatus.READY
+
+
+def test_the_only_source_may_be_silent():
+    turn = tick(start(8, [ready("a", 8)]).transfer, 60.0)
+    assert (turn.leaving, turn.status) == ((), TransferStatus.RUNNING)
+
+
+def test_a_lost_source_that_is_forgiven_is_used_again_and_a_liar_is_not():
+    turn = start(8, [ready("a", 8), ready("b", 8), ready("c", 8)])
+    for pull in turn.pulls:
+        if pull.peer == "a":
+            turn = advance(turn.transfer, lost(pull))
+        if pull.peer == "b":
+            turn = advance(turn.transfer, broken(pull, FaultKind.NOT_FOUND))
+    lives = frozenset({("a", 0), ("b", 0)})
+    assert (turn.transfer.lost, turn.transfer.banned) == ({("a", 0)}, {("b", 0)})
+    turn = learn(turn.transfer, [ready("a", 8), ready("b", 8)], 1.0, lives)
+    assert {source.node for source in turn.transfer.sources} == {"a", "c"}
+
+
+def test_a_planned_source_that_has_not_begun_is_waited_for_a_moment():
+    turn = start(4, [filling("a", is_coming=True), ready("s", 4, rank=1)])
+    at_s = 0.0
+    while {p.peer for p in turn.transfer.in_flight} != {"s"}:
+        for pull in turn.transfer.in_flight:
+            turn = advance(turn.transfer, broken(pull, FaultKind.NOT_FOUND), at_s)
+        assert turn.status is TransferStatus.RUNNING
+        at_s += 0.01
+        turn = tick(turn.transfer, at_s)
+    assert 0.5 < at_s < 2.0
+
+
+def test_the_pace_of_sources_is_measured_and_shapes_the_runs():
+    limits = Limits(pulls_in_flight_max=1, run_bytes_max=8 * MIB)
+    turn = start(400, [ready("a", 400), ready("b", 400)], limits=limits)
+    at_s, sizes = 0.0, Counter()
+    for _ in range(20):
+        at_s += 0.1
+        for pull in turn.transfer.in_flight:
+            if pull.peer == "a":
+                sizes["a"] += len(pull.chunks)
+                turn = advance(turn.transfer, Completed(pull=pull), at_s)
+            else:
+                chunk = ChunkSet.of([(pull.chunks & turn.transfer.missing).ranges[0][0]])
+                done = (
+                    Completed(pull=pull)
+                    if len(pull.chunks & turn.transfer.missing) == 1
+                    else (Progressed(pull=pull, arrived=chunk))
+                )
+                turn = advance(turn.transfer, done, at_s)
+    rates = {s.node: s.pace.rate / MIB for s in turn.transfer.sources}
+    assert rates["a"] == pytest.approx(80, rel=0.2)
+    assert rates["b"] == pytest.approx(10, rel=0.2)
+    assert len(next(p for p in turn.transfer.in_flight if p.peer == "b").chunks) <= 3
 
 
 class Peer:
