@@ -1,0 +1,2 @@
+def draw(results, goals):
+    return ""
