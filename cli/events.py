@@ -191,6 +191,8 @@ def _about_operation(fact: facts.OperationEvent) -> str:
             return f"{fact.fault.kind}: {fact.fault.detail}"
         case facts.OperationRetried():
             return f"attempt {fact.attempt} follows"
+        case facts.OperationRerouted():
+            return f"from {', '.join(fact.sources)}"
         case facts.OperationCancelled():
             return fact.reason
 

@@ -200,7 +200,22 @@ class TierInfo(_Message, frozen=True, kw_only=True):
     used: int
 
 
+class PeerInfo(_Message, frozen=True, kw_only=True):
+    """A node that failed others: what a mover thinks of it (`quarantined`: it is not asked;
+    `probation`: it gets one try), since how many failures in a row and why, and for how long it
+    stays in quarantine, in seconds."""
+
+    node: NodeId
+    standing: str
+    failures: int
+    reason: str
+    quarantined_s: float = 0.0
+
+
 class NodeInfo(_Message, frozen=True, kw_only=True):
+    """`bandwidth` in bytes a second (0: not known); `peers` are the nodes that its mover does not
+    rely on now."""
+
     node: NodeId
     epoch: int
     state: str
@@ -212,6 +227,8 @@ class NodeInfo(_Message, frozen=True, kw_only=True):
     replicas: int
     labels: dict[str, str]
     joined_at: datetime
+    bandwidth: int = 0
+    peers: tuple[PeerInfo, ...] = ()
 
 
 class EventInfo(_Message, frozen=True, kw_only=True):

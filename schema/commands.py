@@ -157,6 +157,15 @@ class RetryOperation(_Command, frozen=True, kw_only=True):
     attempt: Natural | None = None
 
 
+class RerouteOperation(_Command, frozen=True, kw_only=True):
+    """Other sources for a materialization that is not over, in place of one that relies on
+    `instead_of`. Nothing changes when it does not rely on that node (any more)."""
+
+    operation: OperationId
+    sources: tuple[NodeId, ...]
+    instead_of: NodeId
+
+
 class CancelOperation(_Command, frozen=True, kw_only=True):
     operation: OperationId
     reason: str
@@ -170,6 +179,7 @@ class JoinNode(_Command, frozen=True, kw_only=True):
     transports: tuple[str, ...]
     labels: dict[str, str] = {}
     overflow: Overflow = Overflow.SPILL
+    bandwidth: Natural = 0
 
 
 class LeaveNode(_Command, frozen=True, kw_only=True):
@@ -252,6 +262,7 @@ OperationCommand = (
     | SucceedOperation
     | FailOperation
     | RetryOperation
+    | RerouteOperation
     | CancelOperation
 )
 NodeCommand = (
@@ -303,6 +314,7 @@ _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], .
             SucceedOperation,
             FailOperation,
             RetryOperation,
+            RerouteOperation,
             CancelOperation,
         ),
     ),

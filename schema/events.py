@@ -220,6 +220,14 @@ class OperationRetried(_Event, frozen=True, kw_only=True):
     attempt: Natural
 
 
+class OperationRerouted(_Event, frozen=True, kw_only=True):
+    """A materialization that is under way shall pull from these sources from now on, best first;
+    what it has stays."""
+
+    operation: OperationId
+    sources: tuple[NodeId, ...]
+
+
 class OperationCancelled(_Event, frozen=True, kw_only=True):
     """Nobody wants it any more; a mover that runs it stops."""
 
@@ -232,8 +240,9 @@ class OperationCancelled(_Event, frozen=True, kw_only=True):
 
 class NodeJoined(_Event, frozen=True, kw_only=True):
     """A mover's life begins. `address` is host:port of its data port; `tiers` gives capacities
-    in bytes; `overflow` is what it does when its memory is full. What an older epoch still tries
-    to write is refused."""
+    in bytes; `overflow` is what it does when its memory is full; `bandwidth` is that of its network
+    in bytes a second, each way (0: not known). What an older epoch still tries to write is
+    refused."""
 
     node: NodeId
     epoch: Epoch
@@ -242,6 +251,7 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     transports: tuple[str, ...]
     labels: dict[str, str] = {}
     overflow: Overflow = Overflow.SPILL
+    bandwidth: Natural = 0
 
 
 class NodeLeft(_Event, frozen=True, kw_only=True):
@@ -350,6 +360,7 @@ OperationEvent = (
     | OperationSucceeded
     | OperationFailed
     | OperationRetried
+    | OperationRerouted
     | OperationCancelled
 )
 NodeEvent = (
@@ -396,6 +407,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "operation.succeeded": OperationSucceeded,
     "operation.failed": OperationFailed,
     "operation.retried": OperationRetried,
+    "operation.rerouted": OperationRerouted,
     "operation.cancelled": OperationCancelled,
     "node.joined": NodeJoined,
     "node.left": NodeLeft,

@@ -12,9 +12,10 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
-    """Pull the artifact into a tier of this node from other replicas. `sources` are the preferred
-    ones, best first; the mover may use any that its projection knows. To DISK it goes through a
-    small window of memory, however large it is."""
+    """Pull the artifact into a tier of this node from other replicas. `sources` is the plan: all of
+    them are asked at once, also those that are only being filled, and others only for what these
+    cannot give; () leaves it to the mover. To DISK it goes through a small window of memory,
+    however large it is."""
 
     sources: tuple[NodeId, ...] = ()
     tier: Tier = Tier.DRAM

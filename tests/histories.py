@@ -36,6 +36,7 @@ from tensorcast.schema.commands import (
     ReportPressure,
     RequestReplicas,
     RequestVerification,
+    RerouteOperation,
     RetryOperation,
     SealArtifact,
     StartOperation,
@@ -166,6 +167,9 @@ class Dice:
             SucceedOperation(operation=operation, epoch=epoch, bytes_moved=7, transports=moved),
             FailOperation(operation=operation, epoch=epoch, fault=fault),
             RetryOperation(operation=operation),
+            RerouteOperation(
+                operation=operation, sources=(self._node_id(),), instead_of=self._node_id()
+            ),
             CancelOperation(operation=operation, reason="enough"),
         )
 

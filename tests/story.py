@@ -162,6 +162,10 @@ def replicate() -> Iterator[Line]:
         c.FailOperation(operation=operation(0), epoch=TWO, fault=fault, bytes_moved=1 << 20),
     )
     yield "controlplane", c.RetryOperation(operation=operation(0))
+    yield (
+        "policy:replicate",
+        c.RerouteOperation(operation=operation(0), sources=(N3, N1), instead_of=N1),
+    )
     yield begin(0, N2, TWO)
     yield start(N2, TWO)
     yield complete(N2)

@@ -78,6 +78,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: bool = False
     draining: bool = False
     overflow: Overflow = Overflow.SPILL
+    bandwidth: int = 0
     version: Seq = Seq(0)
 
 
@@ -130,6 +131,7 @@ def _join(state: Node | None, command: JoinNode) -> tuple[NodeEvent, ...]:
             transports=command.transports,
             labels=command.labels,
             overflow=command.overflow,
+            bandwidth=command.bandwidth,
         ),
     )
 
@@ -182,6 +184,7 @@ def evolve(state: Node | None, recorded: Recorded, event: NodeEvent) -> Node:
             cordoned=bool(state and state.cordoned),
             draining=bool(state and state.draining),
             overflow=event.overflow,
+            bandwidth=event.bandwidth,
             version=recorded.seq,
         )
     assert state is not None

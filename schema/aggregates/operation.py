@@ -15,6 +15,7 @@ from tensorcast.schema.commands import (
     FailOperation,
     IssueOperation,
     OperationCommand,
+    RerouteOperation,
     RetryOperation,
     StartOperation,
     SucceedOperation,
@@ -27,13 +28,14 @@ from tensorcast.schema.events import (
     OperationEvent,
     OperationFailed,
     OperationIssued,
+    OperationRerouted,
     OperationRetried,
     OperationStarted,
     OperationSucceeded,
 )
 from tensorcast.schema.faults import Fault
 from tensorcast.schema.ids import Epoch, EventId, NodeId, OperationId, Seq
-from tensorcast.schema.work import Work
+from tensorcast.schema.work import Materialize, Work
 
 
 class OperationStatus(StrEnum):
@@ -53,6 +55,9 @@ TRANSITIONS: Mapping[tuple[OperationStatus | None, type[Event]], OperationStatus
     (OperationStatus.RUNNING, OperationSucceeded): OperationStatus.SUCCEEDED,
     (OperationStatus.RUNNING, OperationFailed): OperationStatus.FAILED,
     (OperationStatus.RUNNING, OperationCancelled): OperationStatus.CANCELLED,
+    (OperationStatus.ISSUED, OperationRerouted): OperationStatus.ISSUED,
+    (OperationStatus.RUNNING, OperationRerouted): OperationStatus.RUNNING,
+    (OperationStatus.FAILED, OperationRerouted): OperationStatus.FAILED,
     (OperationStatus.FAILED, OperationRetried): OperationStatus.ISSUED,
     (OperationStatus.FAILED, OperationCancelled): OperationStatus.CANCELLED,
     (OperationStatus.CANCELLED, OperationRetried): OperationStatus.ISSUED,
@@ -106,7 +111,12 @@ def _issued(command: IssueOperation) -> OperationIssued:
 
 def _follow(
     state: Operation,
-    command: StartOperation | SucceedOperation | FailOperation | RetryOperation | CancelOperation,
+    command: StartOperation
+    | SucceedOperation
+    | FailOperation
+    | RetryOperation
+    | RerouteOperation
+    | CancelOperation,
 ) -> OperationEvent | None:
     match command:
         case StartOperation():
@@ -134,6 +144,8 @@ def _follow(
             )
         case RetryOperation():
             return _retried(state, command)
+        case RerouteOperation():
+            return _rerouted(state, command)
         case CancelOperation():
             if state.status is OperationStatus.CANCELLED:
                 return None
@@ -159,6 +171,15 @@ def _retried(state: Operation, command: RetryOperation) -> OperationRetried | No
     return OperationRetried(operation=state.id, attempt=attempt)
 
 
+def _rerouted(state: Operation, command: RerouteOperation) -> OperationRerouted | None:
+    is_over = state.status in (OperationStatus.SUCCEEDED, OperationStatus.CANCELLED)
+    if is_over or not isinstance(state.work, Materialize):
+        return None
+    if command.instead_of not in state.work.sources or command.sources == state.work.sources:
+        return None
+    return OperationRerouted(operation=state.id, sources=command.sources)
+
+
 def evolve(state: Operation | None, recorded: Recorded, event: OperationEvent) -> Operation:
     """The state after `event`. Raises Rejected when the event cannot follow."""
     status = next_status(
@@ -177,16 +198,18 @@ def evolve(state: Operation | None, recorded: Recorded, event: OperationEvent) -
         )
     assert state is not None
     return msgspec.structs.replace(
-        state, status=status, version=recorded.seq, **_changes(recorded, event)
+        state, status=status, version=recorded.seq, **_changes(state, recorded, event)
     )
 
 
 def _changes(
+    state: Operation,
     recorded: Recorded,
     event: OperationStarted
     | OperationSucceeded
     | OperationFailed
     | OperationRetried
+    | OperationRerouted
     | OperationCancelled,
 ) -> dict[str, object]:
     match event:
@@ -207,6 +230,10 @@ def _changes(
             }
         case OperationRetried():
             return {"attempt": event.attempt, "ended_at": None}
+        case OperationRerouted():
+            if not isinstance(state.work, Materialize):
+                return {}
+            return {"work": msgspec.structs.replace(state.work, sources=event.sources)}
         case OperationCancelled():
             return {"ended_at": recorded.at}
         case _:

@@ -45,7 +45,7 @@ TIERS = st.sampled_from(Tier)
 REPLICAS = st.builds(replica_id, ARTIFACTS, NODES, TIERS)
 FAULTS = st.just(Fault(kind=FaultKind.UNAVAILABLE, detail="gone"))
 WORK = (
-    st.builds(Materialize, artifact=ARTIFACTS)
+    st.builds(Materialize, artifact=ARTIFACTS, sources=st.lists(NODES, max_size=2).map(tuple))
     | st.builds(Persist, artifact=ARTIFACTS)
     | st.builds(Evict, artifact=ARTIFACTS, tier=TIERS)
 )
@@ -80,6 +80,9 @@ FIELDS = {
     "free_bytes": st.integers(0, 9),
     "overflow": st.sampled_from(Overflow),
     "candidates": st.just(()),
+    "bandwidth": st.integers(0, 9),
+    "sources": st.lists(NODES, max_size=2).map(tuple),
+    "instead_of": NODES,
     "lease": LEASES,
     "holder": st.just("user:ada@desk"),
     "ttl_s": st.just(30.0),

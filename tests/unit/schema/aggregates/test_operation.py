@@ -15,6 +15,7 @@ from tensorcast.schema.commands import (
     CancelOperation,
     FailOperation,
     IssueOperation,
+    RerouteOperation,
     RetryOperation,
     StartOperation,
     SucceedOperation,
@@ -25,12 +26,13 @@ from tensorcast.schema.events import (
     OperationEvent,
     OperationFailed,
     OperationIssued,
+    OperationRerouted,
     OperationRetried,
     OperationStarted,
     OperationSucceeded,
 )
 from tensorcast.schema.faults import Fault, FaultKind
-from tensorcast.schema.work import Materialize
+from tensorcast.schema.work import Load, Materialize
 
 OP = "op-1"
 WORK = Materialize(artifact=artifact_id("a"))
@@ -68,6 +70,7 @@ FAIL, FAILED = (
 CANCEL, CANCELLED = (
     cls(operation=OP, reason="asked") for cls in (CancelOperation, OperationCancelled)
 )
+REROUTED = OperationRerouted(operation=OP, sources=("n3",))
 RUNNING = (ISSUED, started())
 
 
@@ -159,6 +162,30 @@ def test_a_new_life_of_the_mover_takes_it_over():
     assert (state.status, state.epoch, state.attempt) == (OperationStatus.RUNNING, 2, 1)
 
 
+def reroute(sources, instead_of):
+    return RerouteOperation(operation=OP, sources=sources, instead_of=instead_of)
+
+
+def test_a_reroute_changes_the_sources_once():
+    planned = OperationRerouted(operation=OP, sources=("n2", "n4"))
+    state = fold(*RUNNING, planned)
+    assert (state.status, state.work.sources) == (OperationStatus.RUNNING, ("n2", "n4"))
+    assert decide(state, reroute(("n3",), "n2")) == (REROUTED,)
+    after = fold(*RUNNING, planned, REROUTED)
+    assert after.work.sources == ("n3",)
+    assert decide(after, reroute(("n5",), "n2")) == (), "it does not rely on n2 any more"
+    assert decide(after, reroute(("n3",), "n3")) == ()
+
+
+def test_what_is_over_or_no_materialization_is_not_rerouted():
+    sources = OperationRerouted(operation=OP, sources=("n2",))
+    for end in (SUCCEEDED, CANCELLED):
+        assert decide(fold(*RUNNING, sources, end), reroute(("n3",), "n2")) == ()
+    load = OperationIssued(operation=OP, node=N1, work=Load(artifact=WORK.artifact), policy="x")
+    assert decide(fold(load), reroute(("n3",), "n2")) == ()
+    assert fold(load, REROUTED).work == load.work
+
+
 def test_open_operations_are_those_that_a_mover_must_still_run():
     assert {OperationStatus.ISSUED, OperationStatus.RUNNING} == OPEN
 
@@ -171,7 +198,7 @@ STATES = {
     OperationStatus.FAILED: (*RUNNING, FAILED),
     OperationStatus.CANCELLED: (*RUNNING, CANCELLED),
 }
-EVENTS = [ISSUED, started(), SUCCEEDED, FAILED, retried(2), CANCELLED]
+EVENTS = [ISSUED, started(), SUCCEEDED, FAILED, retried(2), REROUTED, CANCELLED]
 
 
 @pytest.mark.parametrize("status", STATES)
