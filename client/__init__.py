@@ -6,6 +6,7 @@ the NATS client is loaded before something needs it.
     session.py   AsyncClient: the whole surface, awaitable
     sync.py      Client: a thin facade over it, for ordinary programs and several threads
     api.py       what is asked of the control plane; socket.py what is asked of the local mover
+    loading.py   checkpoints of this machine or of a store into tensors, without a cluster
     memory.py    the mapping behind tensors; tensors.py and files.py what goes in and comes out
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tensorcast.client.context import Context, NodeContext, resolve_context
     from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
     from tensorcast.client.session import AsyncClient, connect_async
+    from tensorcast.client.loading import load, load_into
     from tensorcast.client.sync import Artifact, Client, Operation, Queries, Replication, connect
     from tensorcast.client.views import parse_view
     from tensorcast.schema.errors import (
@@ -59,6 +61,8 @@ _HOMES = {
     "AsyncReplication": "tensorcast.client.handles",
     "AsyncClient": "tensorcast.client.session",
     "connect_async": "tensorcast.client.session",
+    "load": "tensorcast.client.loading",
+    "load_into": "tensorcast.client.loading",
     "Artifact": "tensorcast.client.sync",
     "Client": "tensorcast.client.sync",
     "Operation": "tensorcast.client.sync",
@@ -97,6 +101,8 @@ __all__ = [
     "View",
     "connect",
     "connect_async",
+    "load",
+    "load_into",
     "parse_view",
     "resolve_context",
 ]

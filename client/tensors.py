@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+Bytes = MemoryMapping | memoryview
+"""Memory that tensors lie in: a mapped segment, or any writable bytes."""
 
 TORCH_NAMES: dict[str, str] = {
     "BOOL": "bool",
@@ -71,7 +73,7 @@ def name_dtypes() -> dict[torch.dtype, str]:
 
 
 def build_tensors(
-    memory: MemoryMapping | None, selected: Sequence[Selected], *, copy: bool = False
+    memory: Bytes | None, selected: Sequence[Selected], *, copy: bool = False
 ) -> dict[str, torch.Tensor]:
     """The selected tensors over mapped memory, which they keep alive; with `copy` in memory of
     their own. Tensors whose bytes overlap share a storage either way.
@@ -130,7 +132,7 @@ def merge_overlapping(
     return groups
 
 
-def _build_alone(memory: MemoryMapping | None, item: Selected, copy: bool) -> torch.Tensor:
+def _build_alone(memory: Bytes | None, item: Selected, copy: bool) -> torch.Tensor:
     import torch
 
     spec = item.spec
@@ -146,7 +148,7 @@ def _build_alone(memory: MemoryMapping | None, item: Selected, copy: bool) -> to
 
 
 def _build_group(
-    memory: MemoryMapping | None, group: Sequence[Selected], copy: bool
+    memory: Bytes | None, group: Sequence[Selected], copy: bool
 ) -> dict[str, torch.Tensor]:
     import torch
 
@@ -203,7 +205,7 @@ def _clone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy_into(
-    memory: MemoryMapping | None,
+    memory: Bytes | None,
     selected: Sequence[Selected],
     targets: Mapping[str, torch.Tensor],
     *,
@@ -212,16 +214,25 @@ def copy_into(
     """Copies the selected tensors into `targets`, in a few threads. Nothing is written unless all
     names (if `strict`), dtypes and shapes fit: raises InvalidArgument for the first that does
     not."""
-    if strict:
-        _check_names([item.spec.name for item in selected], targets)
-    wanted = [item for item in selected if item.spec.name in targets]
-    for item in wanted:
-        _check_target(item, targets[item.spec.name])
+    wanted = check_targets(selected, targets, strict=strict)
     sources = build_tensors(memory, wanted)
     with ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast copy") as pool:
         copies = [pool.submit(copy_bits, source, targets[name]) for name, source in sources.items()]
         for copied in copies:
             copied.result()
+
+
+def check_targets(
+    selected: Sequence[Selected], targets: Mapping[str, torch.Tensor], *, strict: bool
+) -> list[Selected]:
+    """Those of the selected tensors that have a target. Raises InvalidArgument unless all names (if
+    `strict`), dtypes and shapes fit."""
+    if strict:
+        _check_names([item.spec.name for item in selected], targets)
+    wanted = [item for item in selected if item.spec.name in targets]
+    for item in wanted:
+        _check_target(item, targets[item.spec.name])
+    return wanted
 
 
 def _check_names(names: Sequence[str], targets: Mapping[str, torch.Tensor]) -> None:

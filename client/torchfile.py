@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorcast.client.files import tell_errors
 from tensorcast.schema.errors import Corrupt, InvalidArgument
+from tensorcast.storage.faults import told
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
     import pickle  # noqa: TID251 - only for the name of the error that torch raises
     import struct
 
-    with tell_errors(path), path.open("rb"):
+    with told(path), path.open("rb"):
         pass
     try:
         with warnings.catch_warnings():

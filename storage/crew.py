@@ -55,7 +55,7 @@ def spread(
         found: list[R] = []
         for item in _take(source, lock, failed):
             if stop is not None and stop.is_set():
-                raise Cancelled("The read was cancelled.")
+                raise Cancelled("The work was cancelled.")
             try:
                 found.append(do(item))
             except BaseException:

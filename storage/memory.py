@@ -10,7 +10,7 @@ import mmap
 from functools import cache
 from typing import Final
 
-from tensorcast.schema.errors import OutOfCapacity, Unavailable
+from tensorcast.schema.errors import OutOfCapacity
 
 HUGE_BYTES: Final = 2 << 20
 _POPULATE_READ: Final = 22
@@ -54,11 +54,10 @@ def populate(memory: memoryview) -> None:
         _advise(memory, _POPULATE_WRITE)
 
 
-def populate_from_file(memory: memoryview) -> None:
-    """Reads the pages of a mapped file, before anything touches them: what the disk cannot read is
-    then an error and not a signal. Does nothing before Linux 5.14. Raises Unavailable."""
-    if memory.nbytes and _advise(memory, _POPULATE_READ) not in (0, _UNKNOWN):
-        raise Unavailable("The disk cannot read the file.", hint="See `dmesg`.")
+def populate_from_file(memory: memoryview) -> bool:
+    """Reads the pages of a mapped file before anything touches them. Returns False when they cannot
+    be read, which would be a signal later. Does nothing before Linux 5.14."""
+    return not memory.nbytes or _advise(memory, _POPULATE_READ) in (0, _UNKNOWN)
 
 
 def _advise(memory: memoryview, advice: int) -> int:
@@ -73,3 +72,8 @@ def copy(target: memoryview, source: memoryview) -> None:
     writable."""
     if target.nbytes:
         ctypes.memmove(address_of(target), address_of(source), target.nbytes)
+
+
+def view_at(address: int, size: int) -> memoryview:
+    """The bytes at an address, writable. The caller keeps what lies there alive."""
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")

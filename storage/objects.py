@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
@@ -53,6 +54,7 @@ RETRY_S_MAX: Final = 30.0
 CONNECT_S_MAX: Final = 5.0
 REQUEST_S_MAX: Final = 120.0
 
+_SETTINGS: Final = ("AWS_", "GOOGLE_", "AZURE_")
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)/*(.*)", re.DOTALL)
 
 
@@ -140,6 +142,19 @@ class Store:
             return True
         return False
 
+    @property
+    def can_list(self) -> bool:
+        """Whether it tells the names of its objects: a plain web server does not."""
+        return not self.root.startswith("http")
+
+    def read_whole(self, path: str, bytes_max: int) -> bytes:
+        """A small object; of one that is larger, one byte more than `bytes_max`."""
+        version, head = self.read_head(path)
+        wanted = min(version.size_bytes, bytes_max + 1)
+        if len(head) >= wanted:
+            return head[:wanted]
+        return bytes(self.read(path, version, 0, wanted))
+
     def read_head(self, path: str) -> tuple[Version, bytes]:
         """An object's version and its first bytes (HEAD_BYTES, or all)."""
         import obstore
@@ -208,6 +223,20 @@ class Store:
         if isinstance(self._inner, HTTPStore):
             raise InvalidArgument(f"{place} can only be read.", hint="Write to s3:// or a path.")
         return self._inner
+
+
+def open_store(root: str) -> Store:
+    """The store behind a URL without a path. Stores are kept, with their connections, for as long
+    as the settings in the environment are the same. Raises as the methods of `Store`."""
+    settings = tuple(
+        (name, value) for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)
+    )
+    return _keep_store(root, settings)
+
+
+@lru_cache(maxsize=16)
+def _keep_store(root: str, settings: tuple[tuple[str, str], ...]) -> Store:
+    return Store(root)
 
 
 class ObjectReader:

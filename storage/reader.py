@@ -28,8 +28,8 @@ from tensorcast.storage.kernel import (
     open_direct,
     sample_cached,
 )
-from tensorcast.storage.memory import address_of, allocate, copy, populate
-from tensorcast.storage.spans import BLOCK_BYTES, GAP_BYTES_MAX, PAGE_BYTES
+from tensorcast.storage.memory import address_of, allocate, copy, populate, view_at
+from tensorcast.storage.spans import BLOCK_BYTES, GAP_BYTES_MAX, PAGE_BYTES, Block
 
 DIRECT_BYTES_MIN: Final = 64 << 10
 """Less than this is not worth a direct read."""
@@ -191,6 +191,19 @@ class FileReader:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, position, total, os.POSIX_FADV_DONTNEED)
         return done
+
+
+def read_block(source: Source, block: Block, address: int) -> bool:
+    """Reads one block; the targets of its spans count from `address` in memory that the caller
+    keeps. Returns whether all of its bytes were there. Raises as the source."""
+    parts: list[Part] = []
+    at = block[0].position
+    for span in block:
+        if span.position > at:
+            parts.append(span.position - at)
+        parts.append(view_at(address + span.target, span.size))
+        at = span.end
+    return source.read(parts, block[0].position) == at - block[0].position
 
 
 @contextlib.contextmanager

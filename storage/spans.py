@@ -19,7 +19,8 @@ PAGE_BYTES: Final = 4096
 
 
 class Span(NamedTuple):
-    """`size` bytes from `position` of a file on belong to `target` in memory."""
+    """`size` bytes from `position` of a file on belong to `target` in memory (an offset, or an
+    address)."""
 
     position: int
     size: int
@@ -52,7 +53,7 @@ def cut_blocks(
     """The spans as reads: each a run in file order, within one block of the file, with no gap
     above the limit. `spans` are sorted by position and disjoint."""
     block: list[Span] = []
-    for span in _cut_at_blocks(_join(spans), block_bytes):
+    for span in _cut_at_blocks(join_spans(spans), block_bytes):
         if block and not _belongs(block, span, block_bytes, gap_bytes_max):
             yield tuple(block)
             block = []
@@ -61,7 +62,7 @@ def cut_blocks(
         yield tuple(block)
 
 
-def _join(spans: Iterable[Span]) -> Iterator[Span]:
+def join_spans(spans: Iterable[Span]) -> Iterator[Span]:
     """Neighbours in the file that are neighbours in memory, as one."""
     before: Span | None = None
     for span in spans:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         View,
         connect,
         connect_async,
+        load,
+        load_into,
     )
 
 __all__ = [
@@ -56,6 +58,8 @@ __all__ = [
     "View",
     "connect",
     "connect_async",
+    "load",
+    "load_into",
 ]
 
 
