@@ -26,6 +26,7 @@ from tensorcast.schema.api import (
     KeyInfo,
     KeyMove,
     NodeInfo,
+    PeerInfo,
     OperationInfo,
     ReplicaInfo,
     TensorInfo,
@@ -238,9 +239,17 @@ def describe_node(info: NodeInfo) -> Sequence[Block]:
         ("replicas", str(info.replicas)),
         ("transports", ", ".join(info.transports)),
         ("labels", ", ".join(f"{name}={value}" for name, value in info.labels.items())),
+        ("bandwidth", f"{format_size(info.bandwidth)}/s" if info.bandwidth else ""),
         ("joined", format_time(info.joined_at)),
+        *(("avoids", _describe_peer(peer)) for peer in info.peers),
     )
     return (Fields(pairs),)
+
+
+def _describe_peer(peer: PeerInfo) -> str:
+    """A node that this one does not rely on: "n4 (quarantined for 3.2 s: it fell silent)"."""
+    until = f" for {peer.quarantined_s:.1f} s" if peer.quarantined_s else ""
+    return f"{peer.node} ({peer.standing}{until}: {peer.reason})"
 
 
 def describe_state(info: NodeInfo) -> str:

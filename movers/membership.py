@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,9 +14,10 @@ from tensorcast.log.execute import execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
+from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.memory.pool import Pool
+from tensorcast.movers.peers import Peers
 from tensorcast.movers.reports import Life
-from tensorcast.movers.residents import Residents
 from tensorcast.movers.settings import Settings
 from tensorcast.schema import subjects
 from tensorcast.schema.aggregates.node import NodeStatus
@@ -43,7 +42,8 @@ class Membership:
         follower: Follower,
         life: Life,
         pool: Pool,
-        residents: Residents,
+        disk_room: DiskRoom,
+        peers: Peers,
         address: str,
     ) -> None:
         self._settings = settings
@@ -52,7 +52,8 @@ class Membership:
         self._follower = follower
         self._life = life
         self._pool = pool
-        self._residents = residents
+        self._disk_room = disk_room
+        self._peers = peers
         self._address = advertise(address, settings.advertise)
 
     async def join(self) -> None:
@@ -80,9 +81,12 @@ class Membership:
             address=self._address,
             tiers={
                 Tier.DRAM: self._settings.dram_bytes,
-                Tier.DISK: disk_capacity(self._settings.data_dir) + self._residents.disk_bytes(),
+                Tier.DISK: self._disk_room.capacity_bytes,
             },
             transports=("tcp",),
+            overflow=self._settings.overflow,
+            labels=self._settings.labels,
+            bandwidth=self._settings.bandwidth,
         )
 
     async def rejoin(self, lost: asyncio.Event) -> None:
@@ -114,18 +118,19 @@ class Membership:
 
     def _heartbeat(self) -> bytes:
         stats = self._pool.stats()
-        disk_used = self._residents.disk_bytes()
         tiers = {
             "dram": {
                 "capacity": stats.capacity_bytes,
                 "used": stats.used_bytes + stats.retired_bytes,
             },
             "disk": {
-                "capacity": disk_capacity(self._settings.data_dir) + disk_used,
-                "used": disk_used,
+                "capacity": self._disk_room.capacity_bytes,
+                "used": self._disk_room.used_bytes,
             },
         }
-        return msgspec.json.encode({"epoch": self._life.epoch, "tiers": tiers})
+        return msgspec.json.encode(
+            {"epoch": self._life.epoch, "tiers": tiers, "peers": self._peers.report()}
+        )
 
 
 def advertise(address: str, host: str | None) -> str:
@@ -136,9 +141,3 @@ def advertise(address: str, host: str | None) -> str:
         host = socket.gethostname() if own_host in _EVERYWHERE else own_host
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
-
-
-def disk_capacity(folder: Path) -> int:
-    """Bytes that are free for this user on the folder's disk."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize

@@ -9,8 +9,10 @@ import msgspec
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.absence import explain_absence
-from tensorcast.movers.core.holdings import doubted_replicas, peers_with
+from tensorcast.movers.core.holdings import doubted_replicas
+from tensorcast.movers.core.laggards import Reason
 from tensorcast.movers.core.sources import Source
+from tensorcast.movers.core.supply import choose_sources, peers_with, plan_of
 from tensorcast.movers.core.transfer import (
     Broken,
     Completion,
@@ -21,22 +23,34 @@ from tensorcast.movers.core.transfer import (
     advance,
     begin,
     learn,
+    revive,
+    tick,
 )
 from tensorcast.movers.links import Links
-from tensorcast.movers.replicas import filled
+from tensorcast.movers.peers import Peers
 from tensorcast.movers.reports import Life, Reporter
-from tensorcast.movers.residents import Resident, Residents
+from tensorcast.movers.residents import Filling, Residents
 from tensorcast.movers.transports.base import Transport
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.commands import RequestVerification
+from tensorcast.schema.commands import FillReplica, RequestVerification
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.events import ReplicaFilled
 from tensorcast.schema.faults import FaultKind, to_error
 from tensorcast.schema.ids import ArtifactId, EventId, NodeId
 
-NEWS_S: Final = 0.5
+TICK_S: Final = 0.1
+"""How often a transfer to which nothing comes looks for sources that keep it waiting."""
+
+LOOK_S: Final = 0.5
+"""How often it looks for peers that have recovered."""
+
+_LEFT: Final = {
+    Reason.SILENT: "it fell silent",
+    Reason.SLOW: "it is much slower than others",
+    Reason.LATE: "others are ready before it",
+}
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -53,21 +67,23 @@ class Puller:
         self,
         residents: Residents,
         transport: Transport,
+        peers: Peers,
         reporter: Reporter,
         follower: Follower,
         life: Life,
     ) -> None:
         self._residents = residents
         self._transport = transport
+        self._peers = peers
         self._reporter = reporter
         self._follower = follower
         self._life = life
 
     def check_sources(self, artifact: Artifact) -> None:
         """Raises Unavailable when no node that is up has any of the artifact's bytes."""
-        if artifact.manifest.chunks_total and not self.sources(artifact.id):
-            manifest = artifact.manifest
-            missing = ChunkSet.full(manifest.chunks_total)
+        manifest = artifact.manifest
+        missing = ChunkSet.full(manifest.chunks_total)
+        if missing.ranges and not self.sources(artifact.id, missing):
             raise to_error(
                 explain_absence(artifact.id, missing, manifest),
                 artifact=artifact.id,
@@ -75,16 +91,15 @@ class Puller:
                 operation=None,
             )
 
-    async def pull(self, resident: Resident, preferred: Sequence[NodeId], cause: EventId) -> Moved:
-        """Pulls what the resident misses from the nodes that have it, `preferred` ones first.
-        Raises what the fault of the last source stands for; what came before stays."""
-        target = Target(artifact=resident.id, node=self._life.node, epoch=self._life.epoch)
-        sources = self.sources(resident.id, preferred)
-        turn = begin(target, resident.manifest, resident.missing, sources)
-        region = self._transport.register(resident.segment.memory)
+    async def pull(self, resident: Filling, preferred: Sequence[NodeId], cause: EventId) -> Moved:
+        """Pulls what the resident misses from the nodes that have it: the `preferred` ones, or
+        those that the operation's plan names by now; others for what these cannot give. Raises what
+        the fault of the last source stands for; what came before stays."""
+        region = self._transport.register(resident.memory)
         try:
             async with Links(self._transport, region, self._address) as links:
-                transfer = await self._run(turn, links, resident, preferred, cause)
+                run = _Run(links, resident, tuple(preferred), cause)
+                transfer = await self._run(run)
         finally:
             region.close()
         if transfer.status is TransferStatus.FAILED and transfer.fault is not None:
@@ -93,85 +108,125 @@ class Puller:
             )
         return Moved(transfer.bytes_moved, transfer.transports)
 
-    async def _run(
-        self,
-        turn: Turn,
-        links: Links,
-        resident: Resident,
-        preferred: Sequence[NodeId],
-        cause: EventId,
-    ) -> Transfer:
+    async def _run(self, run: _Run) -> Transfer:
         """post -> record -> completions -> advance, until nothing is missing or nobody has it."""
-        seen = self._follower.view
-        doubted: set[NodeId] = set()
+        resident = run.resident
+        target = Target(
+            artifact=resident.id,
+            node=self._life.node,
+            epoch=self._life.epoch,
+            base_bytes=resident.base_bytes,
+        )
+        seen, looked_s = self._follower.view, self._peers.now_s()
+        sources = self.sources(resident.id, resident.missing, self._plan(run))
+        turn = begin(target, resident.manifest, resident.missing, sources, at_s=looked_s)
         while True:
             # Progress is done already: the next pulls need not wait until its report is on disk.
-            links.post(turn.pulls)
-            await self._record(turn, resident, cause)
+            run.links.post(turn.pulls)
+            self._leave(turn, run.links)
+            await self._record(turn, resident, run.cause)
             if turn.status is not TransferStatus.RUNNING or resident.is_dropped:
+                self._praise(turn.transfer)
                 return turn.transfer
-            completions = await links.completions(NEWS_S)
-            await self._doubt(completions, doubted, cause)
+            completions = await run.links.completions(TICK_S)
+            await self._judge(completions, run)
             turn = self._advance(turn.transfer, completions, resident)
-            if self._has_news(seen, resident.id):
-                seen = self._follower.view
-                turn = _merge(turn, learn(turn.transfer, self.sources(resident.id, preferred)))
+            now_s = self._peers.now_s()
+            is_due = now_s - looked_s >= LOOK_S or turn.status is TransferStatus.FAILED
+            if is_due or self._has_news(seen, resident.id):
+                seen, looked_s = self._follower.view, now_s
+                turn = _merge(turn, self._learn(turn.transfer, run))
+
+    def _plan(self, run: _Run) -> tuple[NodeId, ...]:
+        view, artifact = self._follower.view, run.resident.id
+        return plan_of(view, artifact, self._life.node) or run.preferred
+
+    def _learn(self, transfer: Transfer, run: _Run) -> Turn:
+        """What the log and the health of the peers say now; a transfer whose sources have all
+        failed goes on with those that it has not tried."""
+        now_s = self._peers.now_s()
+        plan = self._plan(run)
+        sources = self.sources(run.resident.id, transfer.missing, plan)
+        if transfer.status is TransferStatus.FAILED:
+            return revive(transfer, sources, now_s)
+        self._praise(transfer)
+        return learn(transfer, sources, now_s, self._peers.forgiven())
 
     def _advance(
-        self, transfer: Transfer, completions: Sequence[Completion], resident: Resident
+        self, transfer: Transfer, completions: Sequence[Completion], resident: Filling
     ) -> Turn:
-        missing = transfer.missing
-        merged = Turn(transfer=transfer)
+        missing, now_s = transfer.missing, self._peers.now_s()
+        merged = Turn(transfer=transfer) if completions else tick(transfer, now_s)
         for completion in completions:
-            merged = _merge(merged, advance(merged.transfer, completion))
-        self._residents.add_chunks(resident, missing - merged.transfer.missing)
+            merged = _merge(merged, advance(merged.transfer, completion, now_s))
+        if arrived := missing - merged.transfer.missing:
+            resident.add(arrived)
         return merged
 
-    async def _doubt(
-        self, completions: Sequence[Completion], doubted: set[NodeId], cause: EventId
-    ) -> None:
-        """Has the replicas of peers that sent damaged bytes checked, each peer's once."""
-        for completion in completions:
-            pull = completion.pull
-            if not isinstance(completion, Broken) or pull.peer in doubted:
-                continue
-            if completion.fault.kind is FaultKind.CORRUPT:
-                doubted.add(pull.peer)
-                replicas = doubted_replicas(self._follower.view, pull.artifact, pull.peer)
-                if replicas:
-                    check = RequestVerification(artifact=pull.artifact, replicas=replicas)
-                    await self._reporter.report([check], cause)
+    # ---- health of peers -------------------------------------------------------------------
 
-    async def _record(self, turn: Turn, resident: Resident, cause: EventId) -> None:
+    def _leave(self, turn: Turn, links: Links) -> None:
+        for one in turn.leaving:
+            why = _LEFT[one.reason]
+            links.leave(one.life, f"Node {one.node} was left: {why}.")
+            if one.reason is not Reason.LATE:
+                self._peers.fail(one.node, one.epoch, why)
+
+    def _praise(self, transfer: Transfer) -> None:
+        """Who delivers is in good health."""
+        for source in transfer.sources:
+            if source.has_delivered:
+                self._peers.succeed(source.node, source.epoch, source.pace.rate)
+
+    async def _judge(self, completions: Sequence[Completion], run: _Run) -> None:
+        """Notes who failed, and has the replicas of peers that sent damaged bytes checked, each
+        peer's once."""
+        for completion in completions:
+            if not isinstance(completion, Broken):
+                continue
+            pull, kind = completion.pull, completion.fault.kind
+            if kind is FaultKind.CORRUPT:
+                await self._doubt(pull.artifact, pull.peer, run)
+            elif kind is not FaultKind.NOT_FOUND:
+                self._peers.fail(pull.peer, pull.epoch, completion.fault.detail)
+
+    async def _doubt(self, artifact: ArtifactId, peer: NodeId, run: _Run) -> None:
+        if peer in run.doubted:
+            return
+        run.doubted.add(peer)
+        replicas = doubted_replicas(self._follower.view, artifact, peer)
+        if replicas:
+            check = RequestVerification(artifact=artifact, replicas=replicas)
+            await self._reporter.report([check], run.cause)
+
+    async def _record(self, turn: Turn, resident: Filling, cause: EventId) -> None:
         """Progress only: that it is complete, or failed, is reported by the frame."""
         news = [event.chunks for event in turn.events if isinstance(event, ReplicaFilled)]
-        commands = [filled(resident, chunks, self._life) for chunks in news]
-        if commands and not resident.is_dropped:
+        commands = [
+            FillReplica(replica=resident.replica, epoch=self._life.epoch, chunks=chunks)
+            for chunks in news
+        ]
+        if commands and resident.tells and not resident.is_dropped:
             await self._reporter.report(commands, cause)
 
     def _has_news(self, seen: ClusterView, artifact: ArtifactId) -> bool:
         view = self._follower.view
         if view is seen:
             return False
-        members = view.replicas_by_artifact.get(artifact, frozenset())
-        return view.nodes is not seen.nodes or any(
-            view.replicas[id_] is not seen.replicas.get(id_) for id_ in members
+        members, own = view.replicas_by_artifact.get(artifact, frozenset()), self._life.node
+        return (
+            view.nodes is not seen.nodes
+            or plan_of(view, artifact, own) != plan_of(seen, artifact, own)
+            or any(view.replicas[id_] is not seen.replicas.get(id_) for id_ in members)
         )
 
-    def sources(self, artifact: ArtifactId, preferred: Sequence[NodeId] = ()) -> tuple[Source, ...]:
-        """Who could be asked for the artifact now."""
-        name = self._transport.name
-        peers = peers_with(self._follower.view, artifact, self._life.node, preferred)
-        return tuple(
-            Source(
-                node=peer.node,
-                epoch=peer.epoch,
-                chunks=peer.chunks,
-                is_filling=peer.is_filling,
-                transport=name,
-            )
-            for peer in peers
-            if name in peer.transports
+    def sources(
+        self, artifact: ArtifactId, missing: ChunkSet, plan: Sequence[NodeId] = ()
+    ) -> tuple[Source, ...]:
+        """Who could be asked for these chunks of the artifact now."""
+        peers = peers_with(self._follower.view, artifact, self._life.node, plan)
+        return choose_sources(
+            peers, missing, self._transport.name, self._peers.standing, self._peers.rate
         )
 
     def _address(self, peer: NodeId) -> str:
@@ -187,4 +242,18 @@ def _merge(first: Turn, second: Turn) -> Turn:
         transfer=second.transfer,
         pulls=(*first.pulls, *second.pulls),
         events=(*first.events, *second.events),
+        leaving=(*first.leaving, *second.leaving),
     )
+
+
+class _Run:
+    """What stays the same, and who was doubted already, while one transfer runs."""
+
+    def __init__(
+        self, links: Links, resident: Filling, preferred: tuple[NodeId, ...], cause: EventId
+    ) -> None:
+        self.links = links
+        self.resident = resident
+        self.preferred = preferred
+        self.cause = cause
+        self.doubted: set[NodeId] = set()

@@ -17,8 +17,11 @@ from tensorcast.movers.core.holdings import (
     operation_making,
     resolve_artifact,
 )
+from tensorcast.movers.core.supply import plan_demand
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
+from tensorcast.movers.memory.memfd import Segment
+from tensorcast.movers.pending import Pending
 from tensorcast.movers.reports import Life
 from tensorcast.movers.residents import Resident, Residents
 from tensorcast.schema.aggregates.artifact import Artifact
@@ -51,12 +54,14 @@ class Readers:
         log: Appender,
         follower: Follower,
         life: Life,
+        pending: Pending,
     ) -> None:
         self._residents = residents
         self._lifelines = lifelines
         self._log = log
         self._follower = follower
         self._life = life
+        self._pending = pending
         self._issuing = Locks()
 
     async def read(self, what: str, after: Seq, timeout_s: float, actor: str) -> Grant:
@@ -65,6 +70,7 @@ class Readers:
         fault of the operation stands for."""
         try:
             async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
+                await self._pending.settle_key(what)
                 artifact = await self._resolve(what, after)
                 return self._grant(await self._bring(artifact.id, actor))
         except TimeoutError:
@@ -126,10 +132,11 @@ class Readers:
 
     async def _issue(self, artifact: ArtifactId, actor: str) -> OperationId:
         operation = derive_operation_id(new_event_id(), DEMAND, 0)
+        view, node = self._follower.view, self._life.node
         issue = IssueOperation(
             operation=operation,
-            node=self._life.node,
-            work=choose_demand(self._follower.view, artifact, self._life.node),
+            node=node,
+            work=choose_demand(view, artifact, node, plan_demand(view, artifact, node)),
             policy=DEMAND,
         )
         await execute(self._log, self._follower, [issue], actor=actor)
@@ -151,7 +158,12 @@ class Readers:
                 operation=operation.id,
             )
 
+    def lend(self, segment: Segment) -> tuple[int, int]:
+        """A descriptor of a segment that can only be read, and a lifeline; the caller closes its
+        copies."""
+        return segment.open_read_only(), self._lifelines.grant(segment.name)
+
     def _grant(self, resident: Resident) -> Grant:
         resident.used_at = time.monotonic()
-        name = resident.segment.name
-        return Grant(resident, resident.segment.open_read_only(), self._lifelines.grant(name))
+        self._residents.uses.note(resident.id)
+        return Grant(resident, *self.lend(resident.segment))

@@ -61,6 +61,8 @@ class World:
         disk: int = 64 * MIB,
         epoch: int = 1,
         overflow: Overflow = Overflow.SPILL,
+        labels: dict[str, str] | None = None,
+        bandwidth: int = 0,
     ):
         """A node joins, with capacities in bytes."""
         tiers = {Tier.DRAM: dram, Tier.DISK: disk}
@@ -72,6 +74,8 @@ class World:
                 tiers=tiers,
                 transports=("tcp",),
                 overflow=overflow,
+                labels=labels or {},
+                bandwidth=bandwidth,
             )
         )
 

@@ -141,6 +141,7 @@ def describe_node(view: ClusterView, node: Node) -> NodeInfo:
         replicas=live,
         labels=node.labels,
         joined_at=node.joined_at,
+        bandwidth=node.bandwidth,
     )
 
 

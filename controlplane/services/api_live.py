@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+import msgspec
+
 from tensorcast.controlplane.core.names import (
     find_key,
     resolve_artifact,
@@ -68,7 +70,11 @@ async def show_operation(desk: Desk, request: Show) -> OperationInfo:
 async def show_node(desk: Desk, request: Show) -> NodeInfo:
     """The node of this name, whether it is up or not. Raises NotFound."""
     view = await desk.view_after(request.after)
-    return describe_node(view, view.nodes[resolve_node(view, request.what)])
+    found = describe_node(view, view.nodes[resolve_node(view, request.what)])
+    heard = desk.heartbeats.nodes.get(found.node)
+    if heard is None or heard.heartbeat.epoch != found.epoch:
+        return found
+    return msgspec.structs.replace(found, peers=heard.heartbeat.peers)
 
 
 def require_key(view: ClusterView, text: str) -> KeyState:

@@ -13,16 +13,18 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from tensorcast.schema.api import TierInfo
+from tensorcast.schema.api import PeerInfo, TierInfo
 from tensorcast.schema.ids import Epoch, LeaseId, NodeId, Tier
 from tensorcast.schema.subjects import heartbeats, renewals
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a mover says of itself: the life that it is in, and what its tiers hold, in bytes."""
+    """What a mover says of itself: the life that it is in, what its tiers hold, in bytes, and the
+    peers that it does not rely on."""
 
     epoch: Epoch
     tiers: dict[Tier, TierInfo] = {}
+    peers: tuple[PeerInfo, ...] = ()
 
 
 class Heard(msgspec.Struct, frozen=True):

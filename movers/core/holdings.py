@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.aggregates.operation import OPEN, Operation
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
-from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import (
     ArtifactId,
-    Epoch,
     Key,
     NodeId,
     OperationId,
@@ -102,6 +98,24 @@ def is_stored_elsewhere(view: ClusterView, artifact: ArtifactId, node: NodeId) -
     )
 
 
+def is_requested(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier) -> bool:
+    """Whether somebody asked for this replica."""
+    found = view.artifacts.get(artifact)
+    return found is not None and (node, tier) in found.requests
+
+
+def has_copy(view: ClusterView, artifact: ArtifactId, replica: ReplicaId) -> bool:
+    """Whether another complete replica of the artifact is on a node that is up."""
+    members = view.replicas_by_artifact.get(artifact, frozenset())
+    return any(
+        found.id != replica
+        and found.status is ReplicaStatus.READY
+        and found.node in view.nodes
+        and view.nodes[found.node].status is NodeStatus.UP
+        for found in (view.replicas[id_] for id_ in members)
+    )
+
+
 def is_claimed(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
     """Whether a pin or a lease keeps the node's replicas of the artifact from eviction."""
     found = view.artifacts.get(artifact)
@@ -136,11 +150,14 @@ def is_open(view: ClusterView, operation: OperationId) -> bool:
     return found is not None and found.status in OPEN
 
 
-def choose_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> Work:
-    """The work that brings an artifact into the node's DRAM: from its own disk, or from others."""
+def choose_demand(
+    view: ClusterView, artifact: ArtifactId, node: NodeId, sources: Sequence[NodeId] = ()
+) -> Work:
+    """The work that brings an artifact into the node's DRAM: from its own disk, or from others
+    (`sources`, if there is a plan)."""
     if has_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
-    return Materialize(artifact=artifact)
+    return Materialize(artifact=artifact, sources=tuple(sources))
 
 
 def doubted_replicas(
@@ -152,47 +169,4 @@ def doubted_replicas(
         id_
         for id_ in found
         if id_ in view.replicas and view.replicas[id_].status is ReplicaStatus.READY
-    )
-
-
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """Another node that has (part of) an artifact, and how it can be reached."""
-
-    node: NodeId
-    epoch: Epoch
-    address: str
-    transports: tuple[str, ...]
-    chunks: ChunkSet
-    is_filling: bool
-
-
-def peers_with(
-    view: ClusterView, artifact: ArtifactId, node: NodeId, preferred: Sequence[NodeId] = ()
-) -> tuple[Peer, ...]:
-    """The other nodes that are up and have a replica of the artifact, ready or filling: the
-    preferred ones first, then the complete ones, then by name."""
-    found: dict[NodeId, Peer] = {}
-    for id_ in view.replicas_by_artifact.get(artifact, frozenset()):
-        replica = view.replicas[id_]
-        owner = view.nodes.get(replica.node)
-        if replica.node == node or owner is None or owner.status is not NodeStatus.UP:
-            continue
-        if replica.status not in (ReplicaStatus.FILLING, ReplicaStatus.READY):
-            continue
-        known = found.get(replica.node)
-        is_filling = replica.status is ReplicaStatus.FILLING
-        found[replica.node] = Peer(
-            node=replica.node,
-            epoch=owner.epoch,
-            address=owner.address,
-            transports=owner.transports,
-            chunks=replica.chunks | known.chunks if known else replica.chunks,
-            is_filling=is_filling and (known is None or known.is_filling),
-        )
-    rank = {name: place for place, name in enumerate(preferred)}
-    return tuple(
-        sorted(
-            found.values(),
-            key=lambda peer: (rank.get(peer.node, len(rank)), peer.is_filling, peer.node),
-        )
     )

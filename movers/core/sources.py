@@ -70,6 +70,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     is_filling: bool = False
     is_coming: bool = False
     is_trusted: bool = True
+    has_delivered: bool = False
     promised: ChunkSet = ChunkSet()
     transport: str = "tcp"
     pace: Pace = Pace()
@@ -303,6 +304,7 @@ def hear_of(source: Source, held: ChunkSet, size_bytes: int, at_s: float) -> Sou
         known,
         pace=pace,
         is_trusted=source.is_trusted or size_bytes > 0,
+        has_delivered=source.has_delivered or size_bytes > 0,
         is_coming=source.is_coming and not is_new,
     )
 

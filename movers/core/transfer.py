@@ -240,6 +240,18 @@ def tick(transfer: Transfer, at_s: float) -> Turn:
     return _turn(transfer, at_s)
 
 
+def revive(transfer: Transfer, sources: Sequence[Source], at_s: float = 0.0) -> Turn:
+    """The turn of a transfer that failed, when there are sources that it has not tried: it goes on
+    with those. Without any it stays as it is."""
+    tried = transfer.lost | transfer.banned | {source.life for source in transfer.sources}
+    new = [source for source in sources if source.life not in tried]
+    if transfer.status is not TransferStatus.FAILED or not new:
+        return Turn(transfer=transfer)
+    known = admit(transfer.sources, new, frozenset())
+    again = msgspec.structs.replace(transfer, sources=known, status=TransferStatus.RUNNING)
+    return _turn(again, at_s)
+
+
 def advance(transfer: Transfer, completion: Completion, at_s: float = 0.0) -> Turn:
     """The turn after a pull ended, or some of its chunks arrived. A completion of what is not in
     flight (a repeat) changes nothing; a chunk counts once."""

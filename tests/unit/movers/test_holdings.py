@@ -14,11 +14,9 @@ from tensorcast.movers.core.holdings import (
     is_stored_elsewhere,
     operation_making,
     operations_for,
-    peers_with,
     replicas_of,
     resolve_artifact,
 )
-from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import (
     ArtifactPinned,
@@ -28,7 +26,6 @@ from tensorcast.schema.events import (
     KeyRemoved,
     NodeLost,
     ReplicaEvicting,
-    ReplicaFilled,
     ReplicaGone,
 )
 from tensorcast.schema.ids import ArtifactId, Epoch, Key, NodeId, Tier
@@ -142,28 +139,6 @@ def test_demand_prefers_the_own_disk(world: World):
     assert choose_demand(world.view, a, N1) == Materialize(artifact=a)
     world.ready(a, "n1", Tier.DISK)
     assert choose_demand(world.view, a, N1) == Load(artifact=a)
-
-
-def test_peers_are_up_and_in_a_useful_order(world: World):
-    a = world.artifact("a", "n1", "n3")
-    world.filling(a, "n2")
-    some = ChunkSet.of([1])
-    world.then(ReplicaFilled(replica=world.replica(a, "n2"), epoch=ONE, chunks=some))
-    n3, n2 = peers_with(world.view, a, N1)
-    assert (n3.node, n3.is_filling, n3.address) == (N3, False, "n3:1")
-    assert (n2.node, n2.is_filling, n2.chunks) == (N2, True, some)
-    assert [p.node for p in peers_with(world.view, a, N1, (N2,))] == [N2, N3]
-    world.then(NodeLost(node=N3, epoch=ONE, silent_s=5.0))
-    assert [p.node for p in peers_with(world.view, a, N1)] == [N2]
-
-
-def test_both_tiers_of_a_peer_count_as_one_source(world: World):
-    a = world.artifact("a")
-    world.filling(a, "n2")
-    world.ready(a, "n2", Tier.DISK)
-    (peer,) = peers_with(world.view, a, N1)
-    assert not peer.is_filling
-    assert len(peer.chunks) == 4
 
 
 def test_only_another_disk_outlives_a_stop_of_all_nodes(world: World):

@@ -1,0 +1,215 @@
+"""Who can be asked for an artifact, in which order: what the log says of other nodes, the plan of
+the operation, and how far each peer can be relied on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from tensorcast.movers.core.health import Standing
+from tensorcast.movers.core.holdings import operation_making
+from tensorcast.movers.core.pace import Pace
+from tensorcast.movers.core.sources import Source
+from tensorcast.schema.aggregates.node import Node, NodeStatus
+from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.ids import ArtifactId, Epoch, NodeId, Tier
+from tensorcast.schema.work import Materialize
+
+PLANNED, READY, FILLING, DOUBTED = range(4)
+"""Ranks of sources. Without a plan all that have something are alike; nodes that are quarantined
+come last, and only when nobody else can do it."""
+
+LABELS: Final = ("host", "rack")
+"""Nodes that share the first of these are nearest, then those that share the second."""
+
+StandingOf = Callable[[NodeId, Epoch], Standing]
+RateOf = Callable[[NodeId, Epoch], float]
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """Another node that has (part of) an artifact or is about to get it (`is_coming`), and how it
+    can be reached."""
+
+    node: NodeId
+    epoch: Epoch
+    address: str
+    transports: tuple[str, ...]
+    chunks: ChunkSet
+    rank: int = 0
+    is_filling: bool = False
+    is_coming: bool = False
+
+
+def peers_with(
+    view: ClusterView, artifact: ArtifactId, node: NodeId, plan: Sequence[NodeId] = ()
+) -> tuple[Peer, ...]:
+    """The other nodes that are up and have a replica of the artifact, ready or filling: the planned
+    ones first, then the complete ones, then by name. A planned node counts as soon as an operation
+    is making its replica."""
+    found: dict[NodeId, Peer] = {}
+    for replica, owner in _replicas_elsewhere(view, artifact, node):
+        known = found.get(replica.node)
+        is_filling = replica.status is ReplicaStatus.FILLING
+        is_filling = is_filling and (known is None or known.is_filling)
+        found[replica.node] = Peer(
+            node=replica.node,
+            epoch=owner.epoch,
+            address=owner.address,
+            transports=owner.transports,
+            chunks=replica.chunks | known.chunks if known else replica.chunks,
+            rank=_rank(replica.node, plan, is_filling=is_filling),
+            is_filling=is_filling,
+        )
+    coming = (peer for peer in _coming(view, artifact, plan) if peer.node not in {node, *found})
+    place = {name: number for number, name in enumerate(plan)}
+    return tuple(
+        sorted(
+            (*found.values(), *coming),
+            key=lambda peer: (peer.rank, place.get(peer.node, 0), peer.is_filling, peer.node),
+        )
+    )
+
+
+def _replicas_elsewhere(
+    view: ClusterView, artifact: ArtifactId, node: NodeId
+) -> Iterator[tuple[Replica, Node]]:
+    for id_ in view.replicas_by_artifact.get(artifact, frozenset()):
+        replica = view.replicas[id_]
+        owner = view.nodes.get(replica.node)
+        if replica.node == node or owner is None or owner.status is not NodeStatus.UP:
+            continue
+        if replica.status in (ReplicaStatus.FILLING, ReplicaStatus.READY):
+            yield replica, owner
+
+
+def _rank(node: NodeId, plan: Collection[NodeId], *, is_filling: bool) -> int:
+    if not plan or node in plan:
+        return PLANNED
+    return FILLING if is_filling else READY
+
+
+def _coming(view: ClusterView, artifact: ArtifactId, plan: Iterable[NodeId]) -> Iterator[Peer]:
+    for name in plan:
+        owner = view.nodes.get(name)
+        if owner is None or owner.status is not NodeStatus.UP:
+            continue
+        if operation_making(view, artifact, name, Tier.DRAM) is not None:
+            yield Peer(
+                node=name,
+                epoch=owner.epoch,
+                address=owner.address,
+                transports=owner.transports,
+                chunks=ChunkSet(),
+                rank=PLANNED,
+                is_filling=True,
+                is_coming=True,
+            )
+
+
+def choose_sources(
+    peers: Sequence[Peer],
+    missing: ChunkSet,
+    transport: str,
+    standing: StandingOf,
+    rate: RateOf,
+) -> tuple[Source, ...]:
+    """The peers as sources that `transport` reaches. Who is quarantined is left out as long as the
+    others have what is missing; who is on probation is not relied on then."""
+    reached = [peer for peer in peers if transport in peer.transports]
+    standings = {peer.node: standing(peer.node, peer.epoch) for peer in reached}
+    good = [peer for peer in reached if standings[peer.node] is Standing.GOOD]
+    is_covered = _covers(good, missing)
+    sources: list[Source] = []
+    for peer in reached:
+        found = standings[peer.node]
+        if found is Standing.QUARANTINED and is_covered:
+            continue
+        sources.append(
+            Source(
+                node=peer.node,
+                epoch=peer.epoch,
+                chunks=peer.chunks,
+                rank=DOUBTED if found is Standing.QUARANTINED else peer.rank,
+                is_filling=peer.is_filling,
+                is_coming=peer.is_coming,
+                is_trusted=found is Standing.GOOD or not is_covered,
+                transport=transport,
+                pace=Pace(rate=rate(peer.node, peer.epoch)),
+            )
+        )
+    return tuple(sources)
+
+
+def _covers(peers: Sequence[Peer], missing: ChunkSet) -> bool:
+    if any(peer.is_filling for peer in peers):
+        return True
+    held = ChunkSet.merge(r for peer in peers for r in peer.chunks.ranges)
+    return not (missing - held).ranges
+
+
+def plan_of(view: ClusterView, artifact: ArtifactId, node: NodeId) -> tuple[NodeId, ...]:
+    """The sources that the node's open operation shall use now: a plan changes while it runs."""
+    for tier in (Tier.DRAM, Tier.DISK):
+        making = operation_making(view, artifact, node, tier)
+        work = view.operations[making].work if making is not None else None
+        if isinstance(work, Materialize):
+            return work.sources
+    return ()
+
+
+def plan_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> tuple[NodeId, ...]:
+    """The sources for a reader that comes without a plan: while other nodes are getting the
+    artifact, the one that fewest others rely on, the nearest of those, and of these the one that
+    came last; so that readers who come one after the other form a chain. () when nobody is: then
+    all that have it serve."""
+    getting = {
+        operation.node: operation
+        for id_ in view.operations_by_artifact.get(artifact, frozenset()) & view.open_operations
+        for operation in (view.operations[id_],)
+        if operation.node != node
+        and isinstance(operation.work, Materialize)
+        and operation.work.tier is Tier.DRAM
+        and _is_up(view, operation.node)
+    }
+    if not getting:
+        return ()
+    holding = {r.node for r, _ in _replicas_elsewhere(view, artifact, node)} - getting.keys()
+    load = dict.fromkeys((*holding, *getting), 0)
+    for operation in getting.values():
+        assert isinstance(operation.work, Materialize), "chosen above"
+        for name in operation.work.sources or tuple(holding):
+            load[name] = load.get(name, 0) + 1
+    least = min(load[name] for name in (*holding, *getting))
+    free = [name for name in holding if load[name] == least]
+    if free:
+        return tuple(sorted(free))
+    waiting = [name for name in getting if load[name] == least]
+    return (
+        min(
+            waiting,
+            key=lambda name: (
+                -nearness(view, node, name),
+                -getting[name].issued_at.timestamp(),
+                name,
+            ),
+        ),
+    )
+
+
+def nearness(view: ClusterView, one: NodeId, other: NodeId) -> int:
+    """How near two nodes are by their labels: 0 is anywhere."""
+    mine = view.nodes[one].labels if one in view.nodes else {}
+    theirs = view.nodes[other].labels if other in view.nodes else {}
+    for number, label in enumerate(LABELS):
+        if label in mine and mine[label] == theirs.get(label):
+            return len(LABELS) - number
+    return 0
+
+
+def _is_up(view: ClusterView, node: NodeId) -> bool:
+    found = view.nodes.get(node)
+    return found is not None and found.status is NodeStatus.UP and not found.cordoned
