@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from block_samples import SIZE, key, keys
-from tensorcast.movers.core.block_changes import BlockLedger, Teller
+from tensorcast.movers.core.block_changes import EVENT_KEYS, BlockLedger, Teller
 from tensorcast.schema.block_events import (
-    EVENT_KEYS_MAX,
     BlockEvent,
     BlocksCleared,
     BlocksEvicted,
@@ -114,8 +113,8 @@ def test_tiers_spaces_and_lengths_have_events_of_their_own():
 
 def test_an_event_has_a_limit():
     ledger, teller = make()
-    ledger.stored(DRAM, [(one, SIZE) for one in keys(EVENT_KEYS_MAX + 1)])
-    assert [event.count for event in tell(ledger, teller)] == [EVENT_KEYS_MAX, 1]
+    ledger.stored(DRAM, [(one, SIZE) for one in keys(EVENT_KEYS + 1)])
+    assert [event.count for event in tell(ledger, teller)] == [EVENT_KEYS, 1]
 
 
 def test_beginning_anew_tells_everything():
