@@ -13,6 +13,7 @@ from tensorcast.movers.journal import Journal
 from tensorcast.movers.operations import Operations
 from tensorcast.movers.pulls import Moved
 from tensorcast.movers.reports import Life, Reporter
+from tensorcast.movers.streams import Streams
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
 from tensorcast.schema.commands import Command, FailOperation, StartOperation, SucceedOperation
 from tensorcast.schema.envelope import Recorded
@@ -28,9 +29,11 @@ from tensorcast.schema.events import (
 )
 from tensorcast.schema.faults import Fault, FaultKind, from_error
 from tensorcast.schema.ids import EventId, OperationId, Seq, Tier
-from tensorcast.schema.work import Evict, target_tier
+from tensorcast.schema.work import Evict, Persist, target_tier
 
 IDLE_S_MAX: Final = 60.0
+WRITES_MAX: Final = 2
+"""Replicas that are written to the disk at once; more would only slow each other."""
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class Agent:
         reporter: Reporter,
         operations: Operations,
         fills: Fills,
+        streams: Streams,
         life: Life,
         *,
         operations_max: int,
@@ -68,11 +72,13 @@ class Agent:
         self._reporter = reporter
         self._operations = operations
         self._fills = fills
+        self._streams = streams
         self._life = life
         self._subscription = follower.subscribe()
         self._watched = Seq(0)
         self._moved = asyncio.Event()
         self._slots = asyncio.Semaphore(operations_max)
+        self._writes = asyncio.Semaphore(WRITES_MAX)
         self._running: dict[OperationId, _Running] = {}
         self._causes: dict[OperationId, EventId] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -168,11 +174,12 @@ class Agent:
         running = self._running.get(id_)
         operation = self._follower.view.operations[id_]
         try:
-            # An eviction must never wait behind those that wait for it to make room.
+            # What makes room must never wait behind those that wait for room.
             if isinstance(operation.work, Evict):
                 await self._run(operation)
             else:
-                async with self._slots:
+                is_write = isinstance(operation.work, Persist)
+                async with self._writes if is_write else self._slots:
                     await self._run(operation)
         except asyncio.CancelledError:
             if running is None or not running.is_cancelled:
@@ -215,3 +222,4 @@ class Agent:
     async def tidy(self) -> None:
         """Drops half-filled replicas that nothing has wanted for a while."""
         await self._fills.discard_idle(IDLE_S_MAX)
+        await self._streams.discard_idle(IDLE_S_MAX)

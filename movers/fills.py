@@ -24,7 +24,7 @@ from tensorcast.movers.tiers.base import Tier as Store
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import Command
-from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError
+from tensorcast.schema.errors import Corrupt, NotFound, OutOfCapacity, TensorCastError
 from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier
 from tensorcast.schema.tensors import Manifest
 
@@ -68,10 +68,11 @@ class Fills:
 
         return await self._fill(artifact, self._puller.check_sources, fetch, cause)
 
-    async def load(self, artifact: ArtifactId, cause: EventId) -> Moved:
-        """Reads the artifact from the disk. Raises Corrupt (and reports the chunks of the disk's
-        replica), OutOfCapacity, NotFound."""
-        return await self._fill(artifact, self._check_disk, self._read_disk, cause)
+    async def load(self, artifact: ArtifactId, cause: EventId, *, if_room: bool = False) -> Moved:
+        """Reads the artifact from the disk; `if_room`: only when nothing has to go for it. Raises
+        Corrupt (and reports the chunks of the disk's replica), OutOfCapacity, NotFound."""
+        check = self._check_disk_and_room if if_room else self._check_disk
+        return await self._fill(artifact, check, self._read_disk, cause)
 
     async def discard(self, artifact: ArtifactId) -> None:
         """Drops a half-filled replica, unless somebody else is filling it or waits for it."""
@@ -151,6 +152,17 @@ class Fills:
                 f"Node {self._life.node} has no disk replica of artifact {artifact.id}.",
                 artifact=artifact.id,
                 node=self._life.node,
+            )
+
+    def _check_disk_and_room(self, artifact: Artifact) -> None:
+        self._check_disk(artifact)
+        if not self._room.fits(artifact.manifest.size_bytes):
+            raise OutOfCapacity(
+                f"The memory of node {self._life.node} has no room left for artifact "
+                f"{artifact.id}, and nothing shall go for it.",
+                artifact=artifact.id,
+                node=self._life.node,
+                retryable=False,
             )
 
     async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:

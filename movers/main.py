@@ -20,6 +20,7 @@ from typing import Final
 
 from tensorcast.log.jetstream import JetStreamLog, connect_log
 from tensorcast.movers.agent import Fenced
+from tensorcast.movers.budget import check_budgets
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.mover import Mover
 from tensorcast.movers.notify import Notifier, adopt_descriptors
@@ -41,6 +42,8 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = read_settings(os.environ)
+        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_budgets(settings.dram_bytes, settings.disk_bytes, settings.data_dir)
     except InvalidArgument as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
@@ -92,7 +95,6 @@ async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     with ExitStack() as owned:
-        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         owned.callback(os.close, await _lock(settings.data_dir))
         journal = Journal(settings.data_dir / "journal.db")
         owned.callback(journal.close)

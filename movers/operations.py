@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from tensorcast.log.follower import Follower
+from tensorcast.movers.core.file_plan import file_bytes
 from tensorcast.movers.core.holdings import PRESENT, is_claimed
 from tensorcast.movers.damage import check_disk, explain_damage
+from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.verify import verify_chunks
@@ -14,6 +16,7 @@ from tensorcast.movers.pulls import Moved
 from tensorcast.movers.replicas import corrupt, drop, evict, lose, on_disk
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
+from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.base import Tier as Store
 from tensorcast.schema.aggregates.replica import ReplicaStatus
@@ -36,7 +39,9 @@ class Operations:
         self,
         residents: Residents,
         fills: Fills,
+        streams: Streams,
         disk: Store,
+        disk_room: DiskRoom,
         reporter: Reporter,
         follower: Follower,
         life: Life,
@@ -44,7 +49,9 @@ class Operations:
     ) -> None:
         self._residents = residents
         self._fills = fills
+        self._streams = streams
         self._disk = disk
+        self._disk_room = disk_room
         self._reporter = reporter
         self._follower = follower
         self._life = life
@@ -54,10 +61,13 @@ class Operations:
         """Does the work and reports what becomes of replicas; what becomes of the operation is the
         caller's to report. Repeating finished work changes nothing. Raises TensorCastError."""
         match work:
+            case Materialize(tier=Tier.DISK):
+                async with self._disk_locks.alone(work.artifact):
+                    return await self._materialize_on_disk(work, cause)
             case Materialize():
                 return await self._fills.materialize(work.artifact, work.sources, cause)
-            case Load():
-                return await self._fills.load(work.artifact, cause)
+            case Load(if_room=if_room):
+                return await self._fills.load(work.artifact, cause, if_room=if_room)
             case Persist():
                 async with self._disk_locks.alone(work.artifact):
                     return await self._persist(work.artifact, cause)
@@ -74,15 +84,19 @@ class Operations:
             case _:
                 assert_never(work)
 
+    async def _materialize_on_disk(self, work: Materialize, cause: EventId) -> Moved:
+        if self._residents.find_ready(work.artifact) is not None:
+            return await self._persist(work.artifact, cause)
+        return await self._streams.materialize(
+            work.artifact, work.sources, cause, self._fills.discard_idle
+        )
+
     async def _persist(self, artifact: ArtifactId, cause: EventId) -> Moved:
         moved = Moved()
         if not self._residents.is_on_disk(artifact):
             resident = self._ready(artifact)
-            # What may lie there is damaged, or the disk tier would know of it.
-            await in_thread(self._disk.remove, artifact)
             with self._residents.borrow(resident):
-                await in_thread(store_resident, self._disk, resident)
-            self._residents.set_on_disk(artifact, resident.manifest)
+                await self._store(resident)
             moved = Moved(resident.manifest.size_bytes, {"disk": resident.manifest.size_bytes})
         stored = CompleteReplica(
             replica=on_disk(artifact, self._life),
@@ -94,6 +108,14 @@ class Operations:
         )
         await self._reporter.report([stored], cause)
         return moved
+
+    async def _store(self, resident: Resident) -> None:
+        await self._streams.remove(resident.id)  # what came by another way, as far as it came
+        async with self._disk_room.reserve(file_bytes(resident.manifest)):
+            # What may lie there is damaged, or the disk tier would know of it.
+            await in_thread(self._disk.remove, resident.id)
+            await in_thread(store_resident, self._disk, resident)
+            self._residents.set_on_disk(resident.id, resident.manifest)
 
     async def _evict_memory(self, work: Evict, cause: EventId) -> Moved:
         resident = await self._find_for_eviction(work.artifact)
@@ -112,6 +134,7 @@ class Operations:
         replica, epoch = on_disk(work.artifact, self._life), self._life.epoch
         if not self._residents.is_on_disk(work.artifact):
             await in_thread(self._disk.remove, work.artifact)  # what is left of a damaged one
+            await self._streams.remove(work.artifact)
             return await self._lose_ghost(replica, cause)
         self._check_unclaimed(work.artifact)
         leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)

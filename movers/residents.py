@@ -7,18 +7,22 @@ servers' threads borrow it: what is borrowed is not released before it is given 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
+from typing import Protocol
 
+from tensorcast.movers.core.file_plan import file_bytes
 from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.tiers.base import Tier as Store
 from tensorcast.movers.transports.base import Bell, Lending, NotYet
+from tensorcast.movers.uses import Uses
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import NotFound
@@ -34,9 +38,34 @@ class Phase(StrEnum):
     READY = "ready"
 
 
+class Filling(Protocol):
+    """What a pull fills: `memory` begins with byte `base_bytes` of the byte space; `missing` are
+    the chunks that are to come. `tells`: the log hears of them when they have come."""
+
+    id: ArtifactId
+    manifest: Manifest
+    base_bytes: int
+    tells: bool
+    replica: ReplicaId
+
+    @property
+    def memory(self) -> memoryview: ...
+
+    @property
+    def missing(self) -> ChunkSet: ...
+
+    @property
+    def is_dropped(self) -> bool: ...
+
+    def add(self, chunks: ChunkSet) -> None: ...
+
+
 class Resident:
     """An artifact's bytes in a segment. `chunks` are those that are there and match; `used_at` is
     when it was last handed to a reader (seconds, steady clock)."""
+
+    base_bytes = 0
+    tells = True
 
     def __init__(self, replica: ReplicaId, artifact: Artifact, segment: Segment) -> None:
         self.replica = replica
@@ -53,8 +82,60 @@ class Resident:
         self.is_dropped = False
 
     @property
+    def memory(self) -> memoryview:
+        return self.segment.memory
+
+    @property
     def missing(self) -> ChunkSet:
         return ChunkSet.full(self.manifest.chunks_total) - self.chunks
+
+    def add(self, chunks: ChunkSet) -> None:
+        """More chunks are there and match; peers may read them."""
+        self.chunks = self.chunks | chunks
+        self.bell.ring()
+
+
+class Stream:
+    """A disk replica that fills: `chunks` are those that the file behind `fd` has."""
+
+    def __init__(self, artifact: Artifact, fd: int, layout: Layout) -> None:
+        self.id = artifact.id
+        self.manifest = artifact.manifest
+        self.fd = fd
+        self.layout = layout
+        self.chunks = ChunkSet()
+        self.bell = Bell()
+
+    @property
+    def missing(self) -> ChunkSet:
+        return ChunkSet.full(self.manifest.chunks_total) - self.chunks
+
+    def add(self, chunks: ChunkSet) -> None:
+        """More chunks are in the file; peers may read them."""
+        self.chunks = self.chunks | chunks
+        self.bell.ring()
+
+
+class Window:
+    """Memory for a part of a stream: its chunks `wanted`, from byte `base_bytes` on."""
+
+    tells = False
+    is_dropped = False
+    replica = ReplicaId("")
+
+    def __init__(
+        self, stream: Stream, wanted: ChunkSet, memory: memoryview, base_bytes: int
+    ) -> None:
+        self.id = stream.id
+        self.manifest = stream.manifest
+        self.wanted = wanted
+        self.missing = wanted
+        self.memory = memory
+        self.base_bytes = base_bytes
+
+    def add(self, chunks: ChunkSet) -> None:
+        """These chunks have come."""
+        self.missing = self.missing - chunks
 
 
 class Residents:
@@ -68,6 +149,10 @@ class Residents:
         self._lock = threading.Lock()
         self._residents: dict[ArtifactId, Resident] = {}
         self._on_disk: dict[ArtifactId, Manifest] = {}
+        self._stored: dict[ArtifactId, int] = {}
+        self._partial: dict[ArtifactId, int] = {}
+        self._streams: dict[ArtifactId, Stream] = {}
+        self.uses = Uses()
         self._expected: set[ArtifactId] = set()
         self._changed = asyncio.Event()
 
@@ -137,8 +222,7 @@ class Residents:
 
     def add_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
         """More chunks are there and match; peers may read them."""
-        resident.chunks = resident.chunks | chunks
-        resident.bell.ring()
+        resident.add(chunks)
 
     def lose_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
         """These chunks are not what they should be: nobody gets them any more."""
@@ -155,17 +239,50 @@ class Residents:
         with self._lock:
             if manifest is None:
                 self._on_disk.pop(artifact, None)
+                self._stored.pop(artifact, None)
             else:
                 self._on_disk[artifact] = manifest
+                self._stored[artifact] = file_bytes(manifest)
 
     def is_on_disk(self, artifact: ArtifactId) -> bool:
         """Whether the disk tier has a complete replica."""
         return artifact in self._on_disk
 
     def disk_bytes(self) -> int:
-        """Size of what is on disk."""
+        """Size of what is on disk, half-written replicas at their full size."""
         with self._lock:
-            return sum(manifest.size_bytes for manifest in self._on_disk.values())
+            return sum(self._stored.values()) + sum(self._partial.values())
+
+    def stored(self) -> dict[ArtifactId, int]:
+        """The complete replicas on disk, and what each takes."""
+        with self._lock:
+            return dict(self._stored)
+
+    def partial(self) -> tuple[ArtifactId, ...]:
+        """The half-written replicas on disk."""
+        return tuple(self._partial)
+
+    def partial_bytes(self, artifact: ArtifactId) -> int:
+        """What a half-written replica takes, 0 when there is none."""
+        return self._partial.get(artifact, 0)
+
+    def set_partial(self, artifact: ArtifactId, size_bytes: int | None) -> None:
+        """The disk holds a half-written replica of that size, or (None) no longer."""
+        with self._lock:
+            self._partial.pop(artifact, None)
+            if size_bytes is not None:
+                self._partial[artifact] = size_bytes
+
+    def begin_stream(self, stream: Stream) -> None:
+        """Peers may read what the stream has."""
+        with self._lock:
+            self._streams[stream.id] = stream
+
+    def end_stream(self, stream: Stream) -> None:
+        """The stream is read no more, except by those who do already. Its descriptor may be closed
+        afterwards."""
+        with self._lock:
+            self._streams.pop(stream.id, None)
 
     @contextmanager
     def borrow(self, resident: Resident) -> Iterator[Resident]:
@@ -190,10 +307,14 @@ class Residents:
         with self._lock:
             resident = self._residents.get(artifact)
             manifest = self._on_disk.get(artifact)
+            stream = self._streams.get(artifact)
         if resident is not None and (resident.phase is Phase.READY or manifest is None):
             return self._lend_memory(resident)
         if manifest is not None:
+            self.uses.note(artifact)
             return self._lend_disk(artifact, manifest)
+        if stream is not None:
+            return self._lend_stream(stream)
         if artifact in self._expected:
             raise NotYet(f"Node {self._node} still reads artifact {artifact} back.")
         raise NotFound(f"Node {self._node} has no artifact {artifact}.", artifact=artifact)
@@ -219,6 +340,23 @@ class Residents:
                 chunk_bytes=manifest.chunk_bytes,
                 chunks=lambda: everything,
             )
+
+    @contextmanager
+    def _lend_stream(self, stream: Stream) -> Iterator[Lending]:
+        with self._lock:
+            if self._streams.get(stream.id) is not stream:
+                raise NotYet(f"Node {self._node} has just finished artifact {stream.id}.")
+            fd = os.dup(stream.fd)
+        try:
+            yield Lending(
+                fd=fd,
+                layout=stream.layout,
+                chunk_bytes=stream.manifest.chunk_bytes,
+                chunks=lambda: stream.chunks,
+                bell=stream.bell,
+            )
+        finally:
+            os.close(fd)
 
     def _let_go(self, resident: Resident) -> None:
         with self._lock:

@@ -8,17 +8,24 @@ from typing import Final
 
 import msgspec
 
+from tensorcast.movers.core.eviction import Watermarks
+from tensorcast.movers.core.topology import parse_bandwidth, parse_labels
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import NodeId, parse_cluster, parse_node
+from tensorcast.schema.ids import NodeId, Overflow, parse_cluster, parse_node
 
 SOCKET_BYTES_MAX: Final = 100
 DRAM_BYTES_MIN: Final = 1 << 20
 DRAM_BYTES: Final = 1 << 30
+DRAM_HIGH, DRAM_LOW = 0.95, 0.85
+DISK_HIGH, DISK_LOW = 0.95, 0.9
+ROOM_WAIT_S: Final = 10.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`listen` (host:port) and `advertise` (a host) are the data port's; everything that the node
-    keeps is in `data_dir`. Times in seconds. The `*_max` are limits of this process."""
+    keeps is in `data_dir`. `disk_bytes` None: what is free, less a reserve;
+    `bandwidth` of its network in bytes a second, 0: not known. Times in seconds. The
+    `*_max` are limits of this process."""
 
     cluster: str
     node: NodeId
@@ -32,7 +39,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     operations_max: int = 8
     connections_max: int = 1024
     puts_max: int = 64
-    room_wait_s: float = 10.0
+    room_wait_s: float = ROOM_WAIT_S
+    dram_marks: Watermarks = Watermarks(high=DRAM_HIGH, low=DRAM_LOW)
+    disk_marks: Watermarks = Watermarks(high=DISK_HIGH, low=DISK_LOW)
+    overflow: Overflow = Overflow.SPILL
+    disk_bytes: int | None = None
+    labels: dict[str, str] = {}
+    bandwidth: int = 0
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -49,6 +62,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         dram_bytes=int(_number(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN)),
         heartbeat_s=_number(environ, "TENSORCAST_HEARTBEAT_S", 1.0, 0.05),
         operations_max=int(_number(environ, "TENSORCAST_OPERATIONS_MAX", 8, 1)),
+        room_wait_s=_number(environ, "TENSORCAST_ROOM_WAIT_S", ROOM_WAIT_S, 0),
+        dram_marks=_marks(environ, "TENSORCAST_DRAM", DRAM_HIGH, DRAM_LOW),
+        disk_marks=_marks(environ, "TENSORCAST_DISK", DISK_HIGH, DISK_LOW),
+        overflow=_overflow(environ.get("TENSORCAST_OVERFLOW") or Overflow.SPILL),
+        disk_bytes=_disk_bytes(environ),
+        labels=parse_labels(environ.get("TENSORCAST_LABELS", "")),
+        bandwidth=parse_bandwidth(environ.get("TENSORCAST_BANDWIDTH", "")),
     )
 
 
@@ -75,6 +95,35 @@ def _socket(text: str) -> Path:
             hint="The kernel does not take longer ones: choose a shorter folder.",
         )
     return Path(text)
+
+
+def _marks(environ: Mapping[str, str], name: str, high: float, low: float) -> Watermarks:
+    """Marks from NAME_HIGH and NAME_LOW. Who sets the high one alone moves the low one along."""
+    marks = Watermarks(
+        high=(top := _number(environ, f"{name}_HIGH", high, 0)),
+        low=_number(environ, f"{name}_LOW", min(low, top * low / high), 0),
+    )
+    if not 0 < marks.low < marks.high <= 1:
+        raise InvalidArgument(
+            f"{name}_LOW is {marks.low:g} and {name}_HIGH is {marks.high:g}.",
+            hint="They are shares of the capacity: 0 < low < high <= 1.",
+        )
+    return marks
+
+
+def _overflow(text: str) -> Overflow:
+    try:
+        return Overflow(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"TENSORCAST_OVERFLOW is {text!r}.", hint="It must be spill, evict or reject."
+        ) from None
+
+
+def _disk_bytes(environ: Mapping[str, str]) -> int | None:
+    if not environ.get("TENSORCAST_DISK_BYTES"):
+        return None
+    return int(_number(environ, "TENSORCAST_DISK_BYTES", 0, 0))
 
 
 def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:

@@ -36,8 +36,8 @@ RETRYABLE = frozenset(
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One sentence on what went wrong, and its kind. `permanent`: trying again cannot help, although
-    it often does with this kind (what is larger than all of the memory never fits)."""
+    """One sentence on what went wrong, and its kind. `permanent`: trying again cannot help,
+    although it often does with this kind (what is larger than all of the memory never fits)."""
 
     kind: FaultKind
     detail: str

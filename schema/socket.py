@@ -11,6 +11,7 @@ import struct
 
 import msgspec
 
+from tensorcast.schema.api import PeerInfo
 from tensorcast.schema.errors import Corrupt, ErrorBody
 from tensorcast.schema.ids import ArtifactId, Epoch, Key, NodeId, ReplicaId, Seq
 from tensorcast.schema.tensors import Manifest
@@ -44,27 +45,47 @@ class Prepare(_Request, frozen=True, kw_only=True):
 
 
 class OpenPut(_Request, frozen=True, kw_only=True):
-    """Asks for a segment of at least `size_bytes`; answered by PutOpened and one descriptor."""
+    """Asks for a segment of at least `size_bytes`; answered by PutOpened and one descriptor, which
+    is to be written through. `lasting`: the application will work in the segment and go on reading
+    it after the seal. Then two more come: one that is to be read through, and a lifeline, as with
+    Granted."""
 
     size_bytes: int
+    lasting: bool = False
 
 
 NO_SESSION = 0
 
 
 class SealPut(_Request, frozen=True, kw_only=True):
-    """The bytes are written and unmapped: make it an artifact, its first replica, and (with `key`)
-    move the key, all in one append. `expect` is what the key must point to now (None: nothing,
-    or this very artifact). Session 0 brings no bytes: the node must hold the artifact already.
-    Refused with Conflict for the key, and then with NotFound when the node does not hold it."""
+    """The bytes are written, and soon nobody can write to them any more (mappings and descriptors
+    for writing are closed): the mover digests them and makes them an artifact, its first replica,
+    and (with `key`) moves the key, all in one append. `expect` is what the key must point to now
+    (None: nothing, or this very artifact).
+
+    What the writer knows already is checked: `artifact` (None: not known) and the digests of the
+    manifest (empty: not known). Session 0 brings no bytes and needs both: the node must hold the
+    artifact already. Refused with Conflict for the key, and then with NotFound when the node does
+    not hold it.
+
+    Answered by PutSealed. Without `wait` by PutAccepted, as soon as it is certain that the seal
+    survives a crash of the mover."""
 
     session: int
-    artifact: ArtifactId
     kind: str
     manifest: Manifest
+    artifact: ArtifactId | None = None
     labels: dict[str, str] = {}
     key: Key | None = None
     expect: ArtifactId | None = None
+    wait: bool = True
+
+
+class AwaitPut(_Request, frozen=True, kw_only=True):
+    """Waits for the seal of an accepted put; answered by PutSealed, or refused with what the seal
+    failed with. NotFound for a ticket that is not known, or not any more."""
+
+    ticket: str
 
 
 class AbortPut(_Request, frozen=True, kw_only=True):
@@ -72,7 +93,8 @@ class AbortPut(_Request, frozen=True, kw_only=True):
 
 
 class Get(_Request, frozen=True, kw_only=True):
-    """Asks to read an artifact, by key or id; answered by Granted and two descriptors (the segment,
+    """Asks to read an artifact, by key or id. A key whose put is accepted and not yet sealed is
+    waited for. Answered by Granted and two descriptors (the segment,
     read-only, and the lifeline that must stay open as long as the mapping lives). When the node has
     no replica, the mover makes one first. `after`: the mover must know the log up to there."""
 
@@ -109,12 +131,23 @@ class PutOpened(_Answer, frozen=True, kw_only=True):
 
 
 class PutSealed(_Answer, frozen=True, kw_only=True):
-    """`existed`: the artifact was there already with a replica on this node."""
+    """`existed`: the artifact was there already with a replica on this node. `kind` and `labels`
+    are those that are stored: content that was there before keeps its own."""
 
     artifact: ArtifactId
     replica: ReplicaId
     seq: Seq
     existed: bool
+    kind: str = ""
+    labels: dict[str, str] = {}
+
+
+class PutAccepted(_Answer, frozen=True, kw_only=True):
+    """The put is as safe as the memory it lies in; `ticket` is for AwaitPut. `sealed`: it did not
+    take any time at all, or whether the key is free depends on the content."""
+
+    ticket: str
+    sealed: PutSealed | None = None
 
 
 class Done(_Answer, frozen=True, kw_only=True):
@@ -133,7 +166,8 @@ class Granted(_Answer, frozen=True, kw_only=True):
 class Stats(_Answer, frozen=True, kw_only=True):
     """Counts for diagnosis and leak tests. Bytes; `readers` are lifelines that are open.
     `unsaved_bytes` is what a stop must write to the disk so that nothing is lost;
-    `disk_free_bytes` is the room there."""
+    `disk_free_bytes` is the room there. `free_bytes` is memory that is kept for the next use, on
+    top of `used_bytes`; `waiting` requests wait for memory."""
 
     node: NodeId
     epoch: Epoch
@@ -149,14 +183,19 @@ class Stats(_Answer, frozen=True, kw_only=True):
     descriptors: int
     unsaved_bytes: int = 0
     disk_free_bytes: int = 0
+    free_bytes: int = 0
+    disk_capacity_bytes: int = 0
+    disk_used_bytes: int = 0
+    waiting: int = 0
+    peers: tuple[PeerInfo, ...] = ()
 
 
 class Refused(_Answer, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-Request = Hello | Prepare | OpenPut | SealPut | AbortPut | Get | AskStats
-Answer = Welcome | Prospect | PutOpened | PutSealed | Done | Granted | Stats | Refused
+Request = Hello | Prepare | OpenPut | SealPut | AwaitPut | AbortPut | Get | AskStats
+Answer = Welcome | Prospect | PutOpened | PutSealed | PutAccepted | Done | Granted | Stats | Refused
 
 _requests = msgspec.json.Decoder(Request)
 _answers = msgspec.json.Decoder(Answer)

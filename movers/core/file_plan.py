@@ -19,7 +19,7 @@ import msgspec
 from tensorcast.movers.core.layout import Layout
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.safetensors import METADATA, PREFIX_BYTES, write_header
-from tensorcast.schema.tensors import Index, TensorSpec
+from tensorcast.schema.tensors import Index, Manifest, TensorSpec
 
 HEADER_BYTES_STEP = 4096
 """The head of a file is padded to pages, so that memory and file are aligned alike."""
@@ -68,6 +68,11 @@ def plan_file(index: Index, size_bytes: int) -> FilePlan:
         copies=tuple(placed),
         file_bytes=position,
     )
+
+
+def file_bytes(manifest: Manifest) -> int:
+    """What an artifact takes on a disk."""
+    return plan_file(manifest.index, manifest.size_bytes).file_bytes
 
 
 def find_regions(index: Index) -> tuple[Region, ...]:

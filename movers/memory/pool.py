@@ -62,7 +62,7 @@ class PoolStats(msgspec.Struct, frozen=True, kw_only=True):
 
 class Pool:
     """Owns its segments. Every method may be called from any thread; `allocate` may block for
-    0.25 s per GiB while the kernel makes pages."""
+    0.25 s per GiB while the kernel makes pages. `released_bytes` counts all that ever was."""
 
     def __init__(self, capacity_bytes: int, store: DescriptorStore | None = None) -> None:
         self.capacity_bytes = capacity_bytes
@@ -71,11 +71,14 @@ class Pool:
         self._used: dict[str, Segment] = {}
         self._free: dict[str, Segment] = {}
         self._retired: dict[str, Segment] = {}
+        self._untouched: set[str] = set()
         self._reserved_bytes = 0
+        self.released_bytes = 0
         self._free_since: dict[str, float] = {}
 
-    def allocate(self, size_bytes: int) -> Lent:
-        """A segment of at least `size_bytes`, reused or new. Raises OutOfCapacity; it says what
+    def allocate(self, size_bytes: int, *, is_touched: bool = True) -> Lent:
+        """A segment of at least `size_bytes`, reused or new; unless `is_touched`, a new one has no
+        pages before they are written to (`settle` it then). Raises OutOfCapacity; it says what
         is needed and what is free, and `shortfall` gives the difference."""
         needed = round_up(size_bytes)
         with self._lock:
@@ -85,7 +88,16 @@ class Pool:
                 return Lent(segment, is_zero=False)
             self._make_room(needed)
             self._reserved_bytes += needed
-        return Lent(self._create(needed), is_zero=True)
+            owed_bytes = sum(self._used[name].capacity_bytes for name in self._owing())
+        return Lent(self._create(needed, is_touched, owed_bytes), is_zero=True)
+
+    def settle(self, segment: Segment, written_bytes: int) -> None:
+        """The pages of an untouched segment that lie after its first `written_bytes` are made too:
+        now it is like any other. Blocks. Raises OutOfCapacity."""
+        if segment.name in self._untouched:
+            segment.touch(min(written_bytes, segment.capacity_bytes - 1))
+            with self._lock:
+                self._untouched.discard(segment.name)
 
     def shortfall(self, size_bytes: int) -> int:
         """How many bytes must be released before `size_bytes` can be allocated; 0: none."""
@@ -98,6 +110,7 @@ class Pool:
         repeat."""
         with self._lock:
             if self._used.pop(segment.name, None) is not None:
+                self.released_bytes += segment.capacity_bytes
                 self._retired[segment.name] = segment
                 self._reclaim()
 
@@ -113,12 +126,14 @@ class Pool:
         for segment in idle:
             self._close(segment)
 
-    def adopt(self, name: str, fd: int) -> Segment:
+    def adopt(self, name: str, fd: int, *, is_touched: bool = True) -> Segment:
         """Takes over a segment from the descriptor store (which keeps it), as one in use; the
         budget does not stop it. Raises Corrupt."""
         segment = adopt_segment(name, fd)
         with self._lock:
             self._used[name] = segment
+            if not is_touched:
+                self._untouched.add(name)
         return segment
 
     def stats(self) -> PoolStats:
@@ -146,6 +161,10 @@ class Pool:
         for group in (self._used, self._free, self._retired):
             yield from group.values()
 
+    def _owing(self) -> set[str]:
+        """The segments in use whose pages may still come."""
+        return self._untouched & self._used.keys()
+
     def _reclaim(self) -> None:
         for name, segment in list(self._retired.items()):
             if not segment.is_mapped():
@@ -155,7 +174,10 @@ class Pool:
     def _take_fitting(self, needed: int) -> Segment | None:
         """The smallest free segment that fits without much waste."""
         fitting = [
-            s for s in self._free.values() if needed <= s.capacity_bytes <= needed * WASTE_RATIO_MAX
+            s
+            for s in self._free.values()
+            if needed <= s.capacity_bytes <= needed * WASTE_RATIO_MAX
+            and s.name not in self._untouched  # it may lack pages
         ]
         if not fitting:
             return None
@@ -184,14 +206,20 @@ class Pool:
             self._close(segment)
 
     def _close(self, segment: Segment) -> None:
+        self._untouched.discard(segment.name)
+        segment.discard()
         self._store.forget(segment.name)
-        segment.close()
 
-    def _create(self, capacity_bytes: int) -> Segment:
+    def _create(self, capacity_bytes: int, is_touched: bool, owed_bytes: int) -> Segment:
         """Makes a segment for which room is reserved, outside of the lock: it takes long."""
         segment: Segment | None = None
         try:
-            segment = create_segment(f"segment-{secrets.token_hex(8)}", capacity_bytes)
+            segment = create_segment(
+                f"segment-{secrets.token_hex(8)}",
+                capacity_bytes,
+                is_touched=is_touched,
+                owed_bytes=owed_bytes,
+            )
             self._store.keep(segment.name, segment.fd)
             return segment
         finally:
@@ -199,6 +227,8 @@ class Pool:
                 self._reserved_bytes -= capacity_bytes
                 if segment is not None:
                     self._used[segment.name] = segment
+                    if not is_touched:
+                        self._untouched.add(segment.name)
 
 
 def _total(group: dict[str, Segment]) -> int:

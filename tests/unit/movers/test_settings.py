@@ -4,6 +4,7 @@ import pytest
 
 from tensorcast.movers.settings import read_settings
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import Overflow
 
 GOOD = {
     "TENSORCAST_NODE": "n1",
@@ -27,12 +28,16 @@ def test_everything_can_be_set():
             "TENSORCAST_DATA_ADVERTISE": "n1.example",
             "TENSORCAST_DRAM_BYTES": str(1 << 30),
             "TENSORCAST_HEARTBEAT_S": "0.25",
+            "TENSORCAST_LABELS": "rack=r1,host=h7",
+            "TENSORCAST_BANDWIDTH": "1gbit",
         }
     )
     assert settings.listen == "[::1]:99"
     assert settings.advertise == "n1.example"
     assert settings.dram_bytes == 1 << 30
     assert settings.heartbeat_s == 0.25
+    assert settings.labels == {"rack": "r1", "host": "h7"}
+    assert settings.bandwidth == 125_000_000
 
 
 @pytest.mark.parametrize(
@@ -45,9 +50,43 @@ def test_everything_can_be_set():
         ("TENSORCAST_DRAM_BYTES", "plenty"),
         ("TENSORCAST_DRAM_BYTES", "-1"),
         ("TENSORCAST_HEARTBEAT_S", "nan"),
+        ("TENSORCAST_LABELS", "rack"),
+        ("TENSORCAST_BANDWIDTH", "fast"),
         ("TENSORCAST_SOCKET", "/" + "x" * 120),
+        ("TENSORCAST_OVERFLOW", "explode"),
+        ("TENSORCAST_DRAM_HIGH", "1.5"),
+        ("TENSORCAST_DRAM_LOW", "0.99"),
+        ("TENSORCAST_DISK_HIGH", "0"),
+        ("TENSORCAST_DISK_BYTES", "-5"),
+        ("TENSORCAST_ROOM_WAIT_S", "soon"),
     ],
 )
 def test_nonsense_is_refused(name: str, value: str):
     with pytest.raises(InvalidArgument):
         read_settings({**GOOD, name: value})
+
+
+def test_tiers_can_be_set():
+    settings = read_settings(
+        {
+            **GOOD,
+            "TENSORCAST_DRAM_HIGH": "0.5",
+            "TENSORCAST_DISK_HIGH": "0.8",
+            "TENSORCAST_DISK_LOW": "0.4",
+            "TENSORCAST_DISK_BYTES": "1e9",
+            "TENSORCAST_OVERFLOW": "evict",
+            "TENSORCAST_ROOM_WAIT_S": "2.5",
+        }
+    )
+    assert settings.dram_marks.high == 0.5
+    assert 0.4 < settings.dram_marks.low < 0.5  # it follows the high one
+    assert (settings.disk_marks.high, settings.disk_marks.low) == (0.8, 0.4)
+    assert settings.disk_bytes == 10**9
+    assert settings.overflow is Overflow.EVICT
+    assert settings.room_wait_s == 2.5
+
+
+def test_without_a_word_the_disk_is_used_and_nothing_is_lost():
+    settings = read_settings(GOOD)
+    assert settings.disk_bytes is None
+    assert settings.overflow is Overflow.SPILL

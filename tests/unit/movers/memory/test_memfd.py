@@ -115,3 +115,15 @@ def test_a_view_that_somebody_still_holds_does_not_stop_a_close():
     assert segment.fd == -1
     view[0] = 1  # the mapping lives as long as the view
     view.release()
+
+
+def test_what_is_discarded_is_no_memory_any_more_whoever_keeps_a_descriptor():
+    made = create_segment("segment-test", SIZE)
+    kept = os.dup(made.fd)
+    made.memory[:3] = b"abc"
+    made.discard()
+    made.discard()
+    try:
+        assert os.fstat(kept).st_blocks == 0
+    finally:
+        os.close(kept)
