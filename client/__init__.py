@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tensorcast.client.api import ControlPlane
     from tensorcast.client.context import Context, NodeContext, resolve_context
     from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
-    from tensorcast.client.session import AsyncClient, connect_async
     from tensorcast.client.loading import load, load_into
+    from tensorcast.client.session import AsyncClient, connect_async
     from tensorcast.client.sync import Artifact, Client, Operation, Queries, Replication, connect
     from tensorcast.client.views import parse_view
     from tensorcast.schema.errors import (

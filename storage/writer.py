@@ -44,11 +44,13 @@ class FileWriter:
             os.close(direct)
 
     def write(self, parts: Sequence[memoryview], position: int) -> None:
-        """Writes the parts one after another from `position` on. They must be writable memory."""
+        """Writes the parts one after another from `position` on; those that are read-only through
+        the cache."""
         total = sum(part.nbytes for part in parts)
         first = min(-(-position // PAGE_BYTES) * PAGE_BYTES - position, total)
         last = max((position + total) // PAGE_BYTES * PAGE_BYTES - position, first)
-        if self._direct is None or first == last:
+        is_fixed = any(part.readonly for part in parts)
+        if self._direct is None or first == last or is_fixed:
             self._write_cached(parts, position)
             return
         self._write_cached(_slice(parts, 0, first), position)

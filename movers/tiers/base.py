@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from tensorcast.movers.core.layout import Layout
+from tensorcast.movers.model_file import Arrived
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Manifest
@@ -28,7 +29,7 @@ class OpenFile(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
 
 
-class Tier(Protocol):
+class Depot(Protocol):
     """Every method blocks and may be called from any thread, but not twice at once for the same
     artifact. All raise OutOfCapacity, PermissionDenied or Unavailable when the storage does."""
 
@@ -37,10 +38,19 @@ class Tier(Protocol):
         nothing when it is there already."""
         ...
 
-    def load(self, artifact: ArtifactId, manifest: Manifest, memory: memoryview) -> ChunkSet:
-        """Fills `memory` with the byte space; returns the chunks that match their digests (all,
-        unless the storage is damaged). Raises NotFound, or Corrupt when it is not this artifact.
-        """
+    def load(
+        self,
+        artifact: ArtifactId,
+        manifest: Manifest,
+        memory: memoryview,
+        *,
+        missing: ChunkSet | None = None,
+        arrived: Arrived | None = None,
+    ) -> ChunkSet:
+        """Fills `memory` with the byte space, or with its chunks in `missing`; returns those of
+        them that match their digests (all, unless the storage is damaged). `arrived` is told of
+        them as they come, from several threads. Raises NotFound, or Corrupt when it is not this
+        artifact."""
         ...
 
     def verify(self, artifact: ArtifactId, manifest: Manifest) -> ChunkSet:
@@ -51,6 +61,10 @@ class Tier(Protocol):
     def remove(self, artifact: ArtifactId) -> None:
         """Forgets an artifact, durably. Safe to repeat."""
         ...
+
+
+class Tier(Depot, Protocol):
+    """A tier on this machine, from which peers can be served."""
 
     def open_ranges(
         self, artifact: ArtifactId, manifest: Manifest

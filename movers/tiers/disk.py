@@ -2,7 +2,8 @@
 
 `<folder>/<artifact>/model.safetensors` holds the tensors as `core/file_plan.py` says, and
 `manifest.json` the manifest. A folder appears by one rename after its files are durable, so a
-crash leaves either all of it or a leftover that `list` removes.
+crash leaves either all of it or a leftover that `list` removes. Nothing stays in the page cache:
+the node's memory is for replicas.
 """
 
 from __future__ import annotations
@@ -11,42 +12,38 @@ import contextlib
 import os
 import secrets
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from tensorcast.movers.core.digests import chunk_digest, matches
-from tensorcast.movers.core.file_plan import FilePlan, contiguous_bytes, plan_file
+from tensorcast.movers.core.file_plan import FilePlan, plan_file
 from tensorcast.movers.durable import (
     TEMPORARY_PREFIX,
     explained,
     remove_leftovers,
     sync_folder,
-    write_all,
     write_file,
 )
-from tensorcast.movers.pages import prefault
+from tensorcast.movers.model_file import (
+    MANIFEST,
+    MODEL,
+    Arrived,
+    Record,
+    blocks_of,
+    copies_of,
+    find_damage,
+    read_chunks,
+)
 from tensorcast.movers.tiers.base import Held, OpenFile
-from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
+from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Manifest, check_manifest
-
-MODEL = "model.safetensors"
-MANIFEST = "manifest.json"
-THREADS = 4
-_IOVECS_MAX = 1024
-_COPY_BYTES = 1 << 20
-
-
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What `manifest.json` holds."""
-
-    artifact: ArtifactId
-    manifest: Manifest
+from tensorcast.storage.crew import choose_copies, choose_reads, spread
+from tensorcast.storage.reader import FileReader
+from tensorcast.storage.spans import BLOCK_BYTES
+from tensorcast.storage.writer import FileWriter
 
 
 class DiskTier:
@@ -69,7 +66,7 @@ class DiskTier:
             try:
                 temporary.mkdir(mode=0o700)
                 _write_model(temporary / MODEL, plan, memory)
-                record = _Record(artifact=artifact, manifest=manifest)
+                record = Record(artifact=artifact, manifest=manifest)
                 write_file(temporary / MANIFEST, msgspec.json.encode(record))
                 sync_folder(temporary)
                 _replace(temporary, path)
@@ -77,36 +74,41 @@ class DiskTier:
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
 
-    def load(self, artifact: ArtifactId, manifest: Manifest, memory: memoryview) -> ChunkSet:
-        """Fills `memory` with the byte space; returns the chunks that match their digests (all,
-        unless the file is damaged). Raises NotFound, or Corrupt when it is not this artifact."""
-        reading = explained(self.folder / artifact, "read")
-        with reading, self.open_ranges(artifact, manifest) as opened:
-
-            def load_chunk(chunk: int) -> bool:
-                where = chunk_range(chunk, manifest.size_bytes, manifest.chunk_bytes)
-                target = memory[where.offset : where.end]
-                prefault(target)
-                return _is_read(opened, where, target) and matches(memory, manifest, chunk)
-
-            return _filter_chunks(manifest, load_chunk)
+    def load(
+        self,
+        artifact: ArtifactId,
+        manifest: Manifest,
+        memory: memoryview,
+        *,
+        missing: ChunkSet | None = None,
+        arrived: Arrived | None = None,
+    ) -> ChunkSet:
+        """Fills `memory` with the byte space, or with its chunks in `missing`; returns those of
+        them that match their digests (all, unless the file is damaged). Raises NotFound, or Corrupt
+        when it is not this artifact."""
+        with self._open_reader(artifact, manifest) as (reader, opened):
+            return read_chunks(
+                reader,
+                opened.layout,
+                manifest,
+                memory,
+                chunks=ChunkSet.full(manifest.chunks_total) if missing is None else missing,
+                run_bytes=BLOCK_BYTES,
+                threads=_choose_threads(reader),
+                arrived=arrived,
+            )
 
     def verify(self, artifact: ArtifactId, manifest: Manifest) -> ChunkSet:
         """The chunks that do not match their digests: none, unless the file is damaged. Raises as
         `load`."""
-        scratch = threading.local()
-        reading = explained(self.folder / artifact, "read")
-        with reading, self.open_ranges(artifact, manifest) as opened:
-
-            def is_damaged(chunk: int) -> bool:
-                where = chunk_range(chunk, manifest.size_bytes, manifest.chunk_bytes)
-                if not hasattr(scratch, "buffer"):
-                    scratch.buffer = memoryview(bytearray(manifest.chunk_bytes))
-                target = scratch.buffer[: where.size]
-                is_read = _is_read(opened, where, target)
-                return not is_read or chunk_digest(target) != manifest.digest(chunk)
-
-            return _filter_chunks(manifest, is_damaged)
+        with self._open_reader(artifact, manifest) as (reader, opened):
+            return find_damage(
+                reader,
+                opened.layout,
+                manifest,
+                run_bytes=BLOCK_BYTES,
+                threads=_choose_threads(reader),
+            )
 
     def remove(self, artifact: ArtifactId) -> None:
         """Forgets an artifact, durably. Safe to repeat."""
@@ -130,6 +132,18 @@ class DiskTier:
         finally:
             os.close(fd)
 
+    @contextlib.contextmanager
+    def _open_reader(
+        self, artifact: ArtifactId, manifest: Manifest
+    ) -> Iterator[tuple[FileReader, OpenFile]]:
+        path = self.folder / artifact
+        with (
+            explained(path, "read"),
+            self.open_ranges(artifact, manifest) as opened,
+            contextlib.closing(FileReader(opened.fd, str(path / MODEL))) as reader,
+        ):
+            yield reader, opened
+
     def list(self) -> tuple[Held, ...]:
         """What is on the disk. Removes what a crash left half-written; skips folders that hold no
         whole artifact."""
@@ -142,7 +156,7 @@ class DiskTier:
 
     def _read_held(self, path: Path) -> Held | None:
         try:
-            record = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Record)
+            record = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Record)
             check_manifest(record.manifest)
             plan = plan_file(record.manifest.index, record.manifest.size_bytes)
             if record.artifact != path.name or not self._is_whole(path, plan):
@@ -168,30 +182,29 @@ class DiskTier:
             os.close(fd)
 
 
+def _choose_threads(reader: FileReader) -> int:
+    """Each thread also digests what it has read, so a disk gets more of them than reads."""
+    return choose_copies() if reader.is_cached() else choose_reads() + choose_copies()
+
+
 def _write_model(path: Path, plan: FilePlan, memory: memoryview) -> None:
     """Writes the whole file, durably. Room is claimed first, so a full disk shows at once."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, plan.file_bytes)
-        write_all(fd, plan.head, 0)
-        for offset, size, position in plan.layout.parts:
-            write_all(fd, memory[offset : offset + size], position)
-        for position, spec in plan.copies:
-            _write_pieces(fd, contiguous_bytes(spec, memory), position)
-        os.fsync(fd)
+        with contextlib.closing(FileWriter(fd)) as writer:
+
+            def write_block(block: tuple[int, tuple[ByteRange, ...]]) -> None:
+                position, places = block
+                writer.write([memory[p.offset : p.end] for p in places], position)
+
+            writer.write([memoryview(plan.head)], 0)
+            spread(write_block, blocks_of(plan.layout), choose_reads())
+            for position, piece in copies_of(plan, memory):
+                writer.write([memoryview(piece)], position)
+            writer.finish()
     finally:
         os.close(fd)
-
-
-def _write_pieces(fd: int, pieces: Iterator[memoryview | bytes], position: int) -> None:
-    """Writes many small pieces as few large ones."""
-    gathered = bytearray()
-    for piece in pieces:
-        gathered += piece
-        if len(gathered) >= _COPY_BYTES:
-            position = write_all(fd, bytes(gathered), position)
-            gathered.clear()
-    write_all(fd, bytes(gathered), position)
 
 
 def _replace(temporary: Path, path: Path) -> None:
@@ -231,54 +244,3 @@ def _check_file(fd: int, plan: FilePlan, path: Path) -> None:
         raise Corrupt(
             f"{path} is not what its manifest says.", hint="Remove it, and persist again."
         )
-
-
-def _filter_chunks(manifest: Manifest, test: Callable[[int], bool]) -> ChunkSet:
-    """The chunks that pass a test which several threads run."""
-    chunks = range(manifest.chunks_total)
-    with ThreadPoolExecutor(THREADS) as threads:
-        passed = threads.map(test, chunks)
-        return ChunkSet.of(chunk for chunk, has in zip(chunks, passed, strict=True) if has)
-
-
-def _is_read(opened: OpenFile, wanted: ByteRange, target: memoryview) -> bool:
-    """Reads a range; False when the disk cannot: what cannot be read is as good as damaged."""
-    try:
-        read_range(opened, wanted, target)
-    except OSError:
-        return False
-    return True
-
-
-def read_range(opened: OpenFile, wanted: ByteRange, target: memoryview) -> None:
-    """Reads a range of the byte space into `target` of the same size; gaps become zero. Bytes
-    that the file lacks stay as they are (their digest will not match). Raises OSError."""
-    pending: list[memoryview] = []
-    start: int | None = None
-    at = 0
-    for piece in opened.layout.locate(wanted):
-        part = target[at : at + piece.size]
-        at += piece.size
-        if piece.position is None:
-            part[:] = bytes(piece.size)
-            continue
-        start = piece.position if start is None else start
-        pending.append(part)
-    # What lies in one range of the byte space lies in one range of the file, without the gaps.
-    for n in range(0, len(pending), _IOVECS_MAX):
-        batch = pending[n : n + _IOVECS_MAX]
-        start = _read_all(opened.fd, batch, start or 0)
-
-
-def _read_all(fd: int, targets: list[memoryview], position: int) -> int:
-    """Fills all targets from one range of a file; returns the position behind it."""
-    while targets:
-        got = os.preadv(fd, targets, position)
-        if not got:
-            break
-        position += got
-        while targets and got >= targets[0].nbytes:
-            got -= targets.pop(0).nbytes
-        if got:
-            targets[0] = targets[0][got:]
-    return position
