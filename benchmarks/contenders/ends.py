@@ -1,4 +1,4 @@
-"""Both ends of a transfer inside a worker, and how latencies are summed up. Standard library only."""
+"""Both ends of a transfer inside a worker, and sums of latencies. Standard library only."""
 
 from __future__ import annotations
 

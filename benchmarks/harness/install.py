@@ -45,6 +45,7 @@ class Environments:
         found = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "PYTHONSAFEPATH": "1"}
         if name:
             found["LD_LIBRARY_PATH"] = str(libraries)
+            found.setdefault("BENCH_TORCHSTORE", str(self.cache / "torchstore"))
             found["PATH"] = f"{self.folder(name) / 'bin'}:{os.environ.get('PATH', '')}"
         return found
 

@@ -40,6 +40,8 @@ def make(sizes: Sizes) -> Suite:
 
 
 OURS = (
+    Contender("tensorcast", "ours", TCP, "contenders.ours_get:Reader", is_compared=False,
+              note="client.get on the other node: control plane, pull, verification, mapping"),
     Contender("tensorcast pull", "ours", TCP, "contenders.ours_pull:Puller",
               options={"verify": True}, note="transport alone, every chunk verified"),
     Contender("tensorcast pull, no checksums", "ours", TCP, "contenders.ours_pull:Puller",
@@ -72,6 +74,10 @@ PEERS = (
     Contender("gloo", "peer", TCP, "contenders.gloo:Receiver"),
     Contender("ucxx", "peer", TCP, "contenders.ucxx_tags:Receiver", "ucxx", environ=UCX_TCP,
               rests=True),
+    Contender("torchstore, gloo", "peer", TCP, "contenders.torchstore_mesh:Tensors", "torchstore",
+              options={"transport": "Gloo"}, note="get in place from the producer's volume"),
+    Contender("torchstore, shared memory", "peer", "memory", "contenders.torchstore_mesh:Tensors",
+              "torchstore", options={"transport": "SharedMemory"}),
     Contender("zeromq", "peer", TCP, "contenders.zeromq:Puller", "messages"),
 )  # fmt: skip
 
