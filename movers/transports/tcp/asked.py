@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tensorcast.movers.core.transfer import Broken, Completed, Progressed, Pull
 from tensorcast.movers.transports.tcp.wire import Status
 from tensorcast.movers.transports.tcp.work import Posted
@@ -30,9 +32,10 @@ class Asked:
         passed = min(wanted.size, (self._next - self.pull.first) * self.pull.chunk_bytes)
         return ByteRange(wanted.offset + passed, wanted.size - passed)
 
-    def next_target(self) -> memoryview:
-        """Where the next chunk belongs."""
-        return self.targets(min(self.pull.chunk_bytes, self.left.size))
+    def targets_by_chunk(self, size_bytes: int) -> Iterator[memoryview]:
+        """Where the chunks in the next so many bytes belong, each by itself."""
+        space, step = self.targets(size_bytes), self.pull.chunk_bytes
+        return (space[at : at + step] for at in range(0, size_bytes, step))
 
     def targets(self, size_bytes: int) -> memoryview:
         """Where the next so many bytes belong."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tensorcast.movers.core.streams import Path
 from tensorcast.movers.core.transfer import Broken, Completion, Pull
 from tensorcast.movers.transports.base import Capabilities, MemoryKind, MemoryRegion, Region
 from tensorcast.movers.transports.tcp import wire
-from tensorcast.movers.transports.tcp.stream import ClientLimits, Stream, open_stream
+from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
+from tensorcast.movers.transports.tcp.growth import Growth
+from tensorcast.movers.transports.tcp.sockets import is_on_this_host, window_bytes_max
+from tensorcast.movers.transports.tcp.stream import Stream
 from tensorcast.movers.transports.tcp.work import Posted, Work
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
@@ -25,27 +30,32 @@ class TcpChannel:
     """
 
     def __init__(
-        self, peer: NodeId, connections: Sequence[socket.socket], limits: ClientLimits
+        self, dialer: Dialer, connections: Sequence[socket.socket], limits: ClientLimits
     ) -> None:
-        self._peer = peer
+        self._peer = dialer.peer
+        self._dialer = dialer
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._work = Work()
         self._lock = threading.Lock()
         self._completed: list[Completion] = []
         self._arrived = asyncio.Event()
         self.is_closed = False
-        self._alive = len(connections)
-        self._streams = [Stream(c, self._work, self._deliver, limits) for c in connections]
-        self._threads = [
-            threading.Thread(target=self._run, args=(s,), name=f"tcp-pull-{peer}", daemon=True)
-            for s in self._streams
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._is_local = is_on_this_host(connections[0])
+        self._growth = Growth(len(connections))
+        self._streams: list[Stream] = []
+        self._threads: list[threading.Thread] = []
+        self._alive = 0
+        self._is_growing = False
+        with self._lock:
+            for connected in connections:
+                self._start(connected)
 
     def post(self, pulls: Sequence[Pull], target: Region) -> None:
         """Starts pulls into `target`. Never blocks. With a peer that is lost they complete as
         Broken at once."""
+        with self._lock:
+            self._growth.post(pulls)
         if not self._work.put([Posted(pull, target.memory) for pull in pulls]):
             self._deliver([self._lost(pull) for pull in pulls])
 
@@ -63,16 +73,34 @@ class TcpChannel:
     async def aclose(self) -> None:
         """Gives up what is in flight. When it returns, nothing writes into a target any more and
         all threads and connections are gone. Safe to repeat."""
-        self.is_closed = True
+        with self._lock:
+            self.is_closed = True
+            streams = list(self._streams)
         self._arrived.set()
+        self._dialer.stop()
         self._work.close()
-        for stream in self._streams:
+        for stream in streams:
             stream.interrupt()
         await asyncio.shield(self._loop.run_in_executor(None, self._join))
 
     def _join(self) -> None:
         for thread in self._threads:
             thread.join()
+
+    # ---- connections -----------------------------------------------------------------------
+
+    def _start(self, connected: socket.socket) -> None:
+        """One more connection, with a thread of its own. The caller holds the lock."""
+        stream = Stream(connected, self._dialer, self._work, self._deliver, self._limits)
+        self._alive += 1
+        self._streams.append(stream)
+        self._begin(self._run, stream)
+
+    def _begin(self, work: Callable[..., None], *arguments: Stream) -> None:
+        name = f"tcp-pull-{self._peer}"
+        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self, stream: Stream) -> None:
         try:
@@ -89,6 +117,29 @@ class TcpChannel:
             left = self._work.close()
             self._deliver([self._lost(posted.pull) for posted in left])
 
+    def _grow(self) -> None:
+        """Opens more connections where they help."""
+        with contextlib.suppress(OSError, TensorCastError):
+            info = self._streams[0].info()
+            path = Path(
+                rtt_s=info.rtt_s,
+                loss=info.disordered,
+                window_bytes=window_bytes_max(),
+                is_local=self._is_local,
+            )
+            with self._lock:
+                added = self._growth.more(path, len(os.sched_getaffinity(0)))
+            for _ in range(added):
+                connected = self._dialer.dial()
+                with self._lock:
+                    if not self.is_closed and self._alive:
+                        self._start(connected)
+                        continue
+                connected.close()
+            self._is_growing = False
+
+    # ---- completions -----------------------------------------------------------------------
+
     def _lost(self, pull: Pull) -> Broken:
         detail = f"The connection to node {self._peer} is lost."
         return Broken(pull=pull, fault=Fault(kind=FaultKind.UNAVAILABLE, detail=detail))
@@ -100,6 +151,10 @@ class TcpChannel:
         with self._lock:
             was_empty = not self._completed
             self._completed.extend(completions)
+            is_due = self._growth.note(completions) and self._limits.streams is None
+            if is_due and not self._is_growing and not self.is_closed:
+                self._is_growing = True
+                self._begin(self._grow)
         if was_empty:
             # The loop is closed if the mover stops at this moment: then nobody waits any more.
             with contextlib.suppress(RuntimeError):
@@ -135,14 +190,16 @@ class TcpTransport:
     async def connect(self, peer: NodeId, address: str) -> TcpChannel:
         """A channel to the mover of `peer` at `address`. Raises Unavailable, or
         PermissionDenied when the peer belongs to another cluster or is another node."""
+        hello = wire.Hello(cluster=self._cluster, node=self._node, peer=peer)
+        dialer = Dialer(peer, address, hello, self._limits)
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, self._open, peer, address)
+        opening = loop.run_in_executor(None, self._open, dialer)
         try:
             connections = await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(_close_opened)
             raise
-        channel = TcpChannel(peer, connections, self._limits)
+        channel = TcpChannel(dialer, connections, self._limits)
         self._channels = [c for c in self._channels if not c.is_closed]
         self._channels.append(channel)
         return channel
@@ -153,13 +210,12 @@ class TcpTransport:
         for channel in channels:
             await channel.aclose()
 
-    def _open(self, peer: NodeId, address: str) -> list[socket.socket]:
-        """Opens all connections of a channel, or as many as the peer grants, at least one."""
-        hello = wire.Hello(cluster=self._cluster, node=self._node, peer=peer)
-        opened = [open_stream(peer, address, hello, self._limits)]
-        for _ in range(self._limits.streams - 1):
+    def _open(self, dialer: Dialer) -> list[socket.socket]:
+        """Opens the first connections of a channel, or as many as the peer grants, at least one."""
+        opened = [dialer.dial()]
+        for _ in range((self._limits.streams or 1) - 1):
             with contextlib.suppress(TensorCastError):
-                opened.append(open_stream(peer, address, hello, self._limits))
+                opened.append(dialer.dial())
         return opened
 
 

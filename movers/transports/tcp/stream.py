@@ -1,134 +1,135 @@
 """One connection of a channel: asks for pulls, fills memory, checks each chunk as it arrives.
 
-Blocking, made for a thread of its own. A second request is on its way while the first one is
-answered, so the peer never waits for us.
+Blocking, made for a thread of its own. More is asked for while bytes still come, so the peer never
+waits for us. A connection that falls silent is replaced by a new one, on which the rest is asked
+for: after a cut of the link the kernel would try the old one again ever more seldom.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
-import msgspec
 import xxhash
 
 from tensorcast.movers.core.transfer import Completion
-from tensorcast.movers.pages import prefault
+from tensorcast.movers.pages import is_present, prefault
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.asked import Asked
+from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
+from tensorcast.movers.transports.tcp.info import Info, read_info
 from tensorcast.movers.transports.tcp.sockets import (
-    PIECE_BYTES,
+    SilenceError,
     deadline_for,
-    parse_address,
     readable,
     receive,
     receive_into,
     send,
     shut_down,
-    tune,
+    wake_after,
 )
-from tensorcast.movers.transports.tcp.work import Posted, Work
-from tensorcast.schema.errors import Corrupt, PermissionDenied, Unavailable
-from tensorcast.schema.ids import NodeId
+from tensorcast.movers.transports.tcp.work import Posted, Work, count_together
+from tensorcast.schema.errors import TensorCastError
 
-_REQUESTS_MAX = 2
-"""Requests of one connection that are not answered yet."""
+AHEAD_BYTES: Final = 8 << 20
+"""A connection that is owed less than this asks for more, so that its peer never waits for it."""
+
+AHEAD_BYTES_MAX: Final = 64 << 20
+"""The same on a long path, where more is on its way."""
+
+PROGRESS_S: Final = 0.004
+"""A connection tells of the chunks of a pull at most so often, unless it has to wait for more."""
+
+PIECE_BYTES: Final = 1 << 20
+"""Bytes are received and checked in pieces of this size: they stay in the CPU's cache."""
+
+WAKE_BYTES: Final = PIECE_BYTES // 2
+"""On a fast connection a thread is woken when so much has come."""
+
+WAKE_S: Final = 2.5e-4
+"""But it does not sleep for longer than this takes at the rate seen last."""
 
 _REST_S = 0.05
 """A connection without work for so long tells the peer to let the artifact go."""
 
-PROGRESS_S = 0.004
-"""A connection tells of the chunks of a pull at most so often, unless it has to wait for more."""
-
 Deliver = Callable[[Sequence[Completion]], None]
 
 
-class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`stall_s`: a peer that sends nothing for so long while it owes something is lost. `verify`:
-    each chunk is checked against its digest when it arrives; without it, damage goes unseen."""
-
-    streams: int = 2
-    connect_s: float = 5.0
-    stall_s: float = 10.0
-    verify: bool = True
-
-
-def open_stream(
-    peer: NodeId, address: str, hello: wire.Hello, limits: ClientLimits
-) -> socket.socket:
-    """Connects and greets. Raises Unavailable or PermissionDenied."""
-    try:
-        connected = socket.create_connection(parse_address(address), limits.connect_s)
-    except OSError as error:
-        raise Unavailable(
-            f"Node {peer} at {address} cannot be reached: {error}.", node=peer
-        ) from error
-    try:
-        tune(connected, limits.connect_s)
-        _greet(connected, peer, hello, limits)
-        tune(connected, limits.stall_s)
-        return connected
-    except (EOFError, OSError, Corrupt) as error:
-        connected.close()
-        raise Unavailable(
-            f"Node {peer} at {address} does not greet back: {error}", node=peer
-        ) from error
-    except BaseException:
-        connected.close()
-        raise
-
-
-def _greet(connected: socket.socket, peer: NodeId, hello: wire.Hello, limits: ClientLimits) -> None:
-    deadline = time.monotonic() + limits.connect_s
-    send(connected, wire.pack_opening(hello))
-    size = wire.parse_opening_head(receive(connected, wire.OPENING.size, deadline))
-    welcome = wire.parse_welcome(receive(connected, size, deadline))
-    if welcome.refusal:
-        raise PermissionDenied(welcome.refusal, node=peer)
-
-
 class Stream:
-    """Serves a channel's work over one connection, which it owns."""
+    """Serves a channel's work over one connection at a time, which it owns."""
 
     def __init__(
-        self, connected: socket.socket, work: Work, deliver: Deliver, limits: ClientLimits
+        self,
+        connected: socket.socket,
+        dialer: Dialer,
+        work: Work,
+        deliver: Deliver,
+        limits: ClientLimits,
     ) -> None:
         self._socket = connected
+        self._dialer = dialer
         self._work = work
         self._deliver = deliver
         self._limits = limits
+        self._lock = threading.Lock()
+        self._is_stopping = False
         self._asked: deque[Asked] = deque()
-        self._requests: deque[int] = deque()
+        self._owed_bytes = 0
+        self._ahead_bytes = AHEAD_BYTES
         self._told_at = 0.0
+        self._heard_at = 0.0
+        self._wake_bytes = 1
+        self._sleep_bytes = 1
         self._is_holding = False
 
     def run(self) -> None:
-        """Works until the queue is closed or the peer is lost; then what was asked for on this
-        connection has completed as Broken. Never raises for what a peer does."""
+        """Works until the queue is closed or the peer is lost; then what was asked for here has
+        completed as Broken. Never raises for what a peer does."""
         try:
-            with self._socket:
-                while self._ask():
-                    self._receive_next()
-        except (EOFError, OSError, Corrupt) as error:
+            while not self._work_on():
+                self._replace()
+        except (EOFError, OSError, TensorCastError) as error:
             self._break_asked(str(error) or type(error).__name__)
         finally:
+            self._socket.close()
             # No view of the target may outlive the stream: its segment could not be closed.
             self._asked.clear()
 
     def interrupt(self) -> None:
         """Wakes `run` from another thread: it ends at once."""
-        shut_down(self._socket)
+        with self._lock:
+            self._is_stopping = True
+            shut_down(self._socket)
+
+    def info(self) -> Info:
+        """What the kernel knows of the connection. Raises OSError when it is closed."""
+        return read_info(self._socket)
+
+    def _work_on(self) -> bool:
+        """Asks and receives; True at the end of the work, False when the peer fell silent."""
+        try:
+            while self._ask():
+                self._receive_next()
+        except SilenceError:
+            if time.monotonic() >= self._patient_until():
+                raise
+            return False
+        return True
+
+    # ---- asking ----------------------------------------------------------------------------
 
     def _ask(self) -> bool:
-        """Keeps requests on their way; waits for work when nothing is asked. False: no more."""
+        """Keeps enough asked for; waits for work when nothing is. False: no more."""
         while self._may_ask():
             batch = self._work.take(self._patience())
             if batch is None:
                 return False
             if batch:
-                self._request(batch)
+                self._add(batch)
             elif self._asked:
                 return True
             elif self._is_holding:
@@ -138,30 +139,64 @@ class Stream:
 
     def _may_ask(self) -> bool:
         """A pull that may have to wait at the peer would hold up what is asked after it."""
-        is_waiting = any(asked.pull.wait_s and not asked.has_begun for asked in self._asked)
-        return len(self._requests) < _REQUESTS_MAX and not is_waiting
+        last = self._asked[-1] if self._asked else None
+        is_waiting = last is not None and last.pull.wait_s > 0 and not last.has_begun
+        return self._owed_bytes < self._ahead_bytes and not is_waiting
 
     def _patience(self) -> float | None:
         if self._asked:
             return 0.0
         return _REST_S if self._is_holding else None
 
-    def _request(self, batch: tuple[Posted, ...]) -> None:
-        self._asked.extend(Asked(posted) for posted in batch)
-        self._requests.append(len(batch))
+    def _add(self, batch: tuple[Posted, ...]) -> None:
+        if not self._asked:
+            self._heard_at = time.monotonic()
+        added = [Asked(posted) for posted in batch]
+        self._asked.extend(added)
+        self._owed_bytes += sum(asked.left.size for asked in added)
+        self._request(added)
+
+    def _request(self, added: Sequence[Asked]) -> None:
+        first = added[0].pull
+        ranges = tuple(asked.left for asked in added)
         self._is_holding = True
-        first = batch[0].pull
-        ranges = tuple(posted.pull.source_range for posted in batch)
         request = wire.Request(artifact=first.artifact, ranges=ranges, wait_s=first.wait_s)
         send(self._socket, wire.pack_request(request))
+
+    # ---- another connection ----------------------------------------------------------------
+
+    def _patient_until(self) -> float:
+        """When the peer is lost unless it is heard of."""
+        wait_s = 2 * self._asked[0].pull.wait_s if self._asked else 0.0
+        return self._heard_at + self._limits.stall_s + wait_s
+
+    def _replace(self) -> None:
+        """Goes on over a new connection: asks for what has not come. Raises Unavailable."""
+        fresh = self._dialer.redial(self._patient_until())
+        with self._lock:
+            shut_down(self._socket)
+            self._socket.close()
+            self._socket = fresh
+            if self._is_stopping:
+                shut_down(fresh)
+        self._wake_bytes = 1
+        again = list(self._asked)
+        while again:
+            count = count_together([asked.pull for asked in again])
+            self._request(again[:count])
+            del again[:count]
+
+    # ---- receiving -------------------------------------------------------------------------
 
     def _receive_next(self) -> None:
         """Reads one part of the answer to the oldest pull, and tells what came of it. Raises
         EOFError, OSError or Corrupt when the peer is lost or speaks nonsense."""
         asked = self._asked[0]
         part = self._receive_head(asked)
+        self._heard_at = time.monotonic()
         asked.has_begun = True
-        self._receive_chunks(asked, part.size_bytes)
+        if part.size_bytes:
+            self._receive_chunks(asked, part.size_bytes)
         if part.status is not wire.Status.MORE:
             self._end(asked, part.status)
         elif not readable(self._socket, 0):
@@ -169,7 +204,9 @@ class Stream:
 
     def _receive_head(self, asked: Asked) -> wire.Part:
         pull = asked.pull
-        deadline = deadline_for(0, self._limits.stall_s + pull.wait_s)
+        if not readable(self._socket, self._limits.patience_s + 2 * pull.wait_s):
+            raise SilenceError(f"Node {pull.peer} fell silent.")
+        deadline = deadline_for(0, self._limits.stall_s)
         head = receive(self._socket, wire.PART.size, deadline)
         part = wire.parse_part(head, asked.left.size, pull.chunk_bytes)
         packed = receive(self._socket, part.holds_count * wire.HELD.size, deadline)
@@ -178,26 +215,46 @@ class Stream:
 
     def _receive_chunks(self, asked: Asked, size_bytes: int) -> None:
         """Reads the bytes of a part into their place."""
-        prefault(asked.targets(size_bytes))
-        while size_bytes:
-            target = asked.next_target()
-            asked.settle_chunk(self._receive_chunk(target))
-            size_bytes -= target.nbytes
-            if size_bytes and time.monotonic() > self._told_at + PROGRESS_S:
+        begun = time.monotonic()
+        left = size_bytes
+        is_fresh = not is_present(asked.targets(size_bytes))
+        for target in asked.targets_by_chunk(size_bytes):
+            if is_fresh:
+                prefault(target)
+            asked.settle_chunk(self._receive_chunk(target, left))
+            left -= target.nbytes
+            self._owed_bytes -= target.nbytes
+            self._heard_at = time.monotonic()
+            if left and self._heard_at > self._told_at + PROGRESS_S:
                 self._tell(asked)
+            if self._work.has_waiting:
+                self._ask()
+        self._learn(size_bytes / max(1e-6, self._heard_at - begun))
 
-    def _receive_chunk(self, target: memoryview) -> bytes | None:
-        """Fills `target` and digests it piece by piece, while each is in the CPU's cache."""
+    def _receive_chunk(self, target: memoryview, left: int) -> bytes | None:
+        """Fills `target` and digests it piece by piece; `left` bytes of the part are to come."""
         deadline = deadline_for(target.nbytes, self._limits.stall_s)
-        if not self._limits.verify:
-            receive_into(self._socket, target, deadline)
-            return None
-        hasher = xxhash.xxh3_64()
+        hasher = xxhash.xxh3_64() if self._limits.verify else None
         for at in range(0, target.nbytes, PIECE_BYTES):
             piece = target[at : at + PIECE_BYTES]
+            self._wake_after(left - at)
             receive_into(self._socket, piece, deadline)
-            hasher.update(piece)
-        return hasher.digest()
+            if hasher is not None:
+                hasher.update(piece)
+        return hasher.digest() if hasher is not None else None
+
+    def _wake_after(self, left: int) -> None:
+        """Sleeps until much has come, but never for more than what is to come."""
+        wanted = self._sleep_bytes if left > 2 * PIECE_BYTES else 1
+        if wanted != self._wake_bytes:
+            wake_after(self._socket, wanted)
+            self._wake_bytes = wanted
+
+    def _learn(self, rate: float) -> None:
+        """What the rate of the last part says of the next one."""
+        self._sleep_bytes = WAKE_BYTES if rate * WAKE_S >= WAKE_BYTES else 1
+        on_their_way = 2 * int(rate * self.info().rtt_s)
+        self._ahead_bytes = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, on_their_way))
 
     def _tell(self, asked: Asked) -> None:
         progress = asked.take_progress()
@@ -208,9 +265,7 @@ class Stream:
     def _end(self, asked: Asked, status: wire.Status) -> None:
         completion = asked.end(status)
         self._asked.popleft()
-        self._requests[0] -= 1
-        if not self._requests[0]:
-            self._requests.popleft()
+        self._owed_bytes -= asked.left.size
         self._deliver((completion,))
 
     def _break_asked(self, reason: str) -> None:

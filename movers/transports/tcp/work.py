@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -28,6 +29,11 @@ class Work:
         self._changed = threading.Condition()
         self._is_closed = False
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether somebody could take something now. A glance without the lock."""
+        return bool(self._waiting)
+
     def put(self, posted: list[Posted]) -> bool:
         """Adds pulls; False (and nothing added) when the queue is closed. Never blocks for
         long."""
@@ -48,15 +54,8 @@ class Work:
             return self._next_batch()
 
     def _next_batch(self) -> tuple[Posted, ...]:
-        batch: list[Posted] = []
-        size_bytes = 0
-        while self._waiting and len(batch) < RANGES_MAX:
-            pull = self._waiting[0].pull
-            size_bytes += pull.source_range.size
-            if batch and (size_bytes > BATCH_BYTES_MAX or not _go_together(batch[0].pull, pull)):
-                break
-            batch.append(self._waiting.popleft())
-        return tuple(batch)
+        count = count_together(posted.pull for posted in self._waiting)
+        return tuple(self._waiting.popleft() for _ in range(count))
 
     def close(self) -> tuple[Posted, ...]:
         """Ends the queue; returns what nobody has taken. Safe to repeat."""
@@ -68,6 +67,21 @@ class Work:
             return left
 
 
+def count_together(pulls: Iterable[Pull]) -> int:
+    """How many of these pulls, from the first one on, share a request: so many bytes of one
+    artifact. One that may have to wait goes alone."""
+    count = size_bytes = 0
+    first: Pull | None = None
+    for pull in pulls:
+        size_bytes += pull.source_range.size
+        if first is not None and (size_bytes > BATCH_BYTES_MAX or not _go_together(first, pull)):
+            break
+        first = first or pull
+        count += 1
+        if count == RANGES_MAX:
+            break
+    return count
+
+
 def _go_together(first: Pull, other: Pull) -> bool:
-    """Whether two pulls can share a request. One that may have to wait goes alone."""
     return first.artifact == other.artifact and not first.wait_s and not other.wait_s
