@@ -13,11 +13,12 @@ import msgspec
 from tensorcast.movers.core.digests import chunk_digest
 from tensorcast.movers.core.file_plan import FilePlan, contiguous_bytes
 from tensorcast.movers.core.layout import Layout
+from tensorcast.movers.pages import prefault
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Manifest
 from tensorcast.storage.crew import spread
-from tensorcast.storage.memory import allocate, populate
+from tensorcast.storage.memory import allocate
 from tensorcast.storage.reader import Part, Source
 from tensorcast.storage.spans import Span, cut_blocks
 
@@ -58,7 +59,7 @@ def read_chunks(
     def read_run(run: ByteRange) -> ChunkSet:
         where = _bytes_of(run, manifest)
         target = memory[where.offset : where.end]
-        populate(target)
+        prefault(target)
         if not _is_read(source, layout, where, target):
             return ChunkSet()
         good = _matching(target, run, manifest)

@@ -81,11 +81,6 @@ class Place(NamedTuple):
         """What has this name in the folder."""
         return Place(self.root, f"{self.path}/{name}" if self.path else name)
 
-    def sibling(self, name: str) -> Place:
-        """What has this name in the same folder."""
-        folder, slash, _ = self.path.rpartition("/")
-        return Place(self.root, f"{folder}{slash}{name}")
-
     def __str__(self) -> str:
         return self.url
 

@@ -28,7 +28,7 @@ from tensorcast.storage.kernel import (
     open_direct,
     sample_cached,
 )
-from tensorcast.storage.memory import address_of, allocate, copy, populate, view_at
+from tensorcast.storage.memory import address_of, allocate, copy, view_at
 from tensorcast.storage.spans import BLOCK_BYTES, GAP_BYTES_MAX, PAGE_BYTES, Block
 
 DIRECT_BYTES_MIN: Final = 64 << 10
@@ -129,7 +129,6 @@ class FileReader:
         last = (position + total) // step * step - position
         if first >= last:
             return self._read_through_buffer(direct, parts, position, total)
-        populate(only)
         done = self._read_edge(direct, only, position, 0, first)
         if done == first:
             done += _read_aligned(direct, only[first:last], position + first, step)
