@@ -41,7 +41,7 @@ from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier
 from tensorcast.schema.tensors import Manifest
 
 WINDOW_BYTES_MAX: Final = 32 << 20
-WINDOW_SHARE: Final = 16
+WINDOW_SHARE: Final = 8
 
 
 class Streams:
@@ -253,8 +253,8 @@ class Streams:
 
 def choose_window(capacity_bytes: int, chunk_bytes: int) -> int:
     """The size of one of two windows: whole chunks, at least one, and a small share of the memory
-    (a 16th for both, 64 MiB at most)."""
-    share = min(WINDOW_BYTES_MAX, capacity_bytes // WINDOW_SHARE // 2)
+    (an eighth, and 32 MiB at most)."""
+    share = min(WINDOW_BYTES_MAX, capacity_bytes // WINDOW_SHARE)
     step = max(chunk_bytes, SEGMENT_BYTES_STEP // 2)
     return max(chunk_bytes, share // step * step)
 

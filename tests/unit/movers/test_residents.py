@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from samples import N1, artifact_id, manifest
+from tensorcast.movers.core.file_plan import file_bytes
+from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.pool import Pool
-from tensorcast.movers.residents import Phase, Residents
+from tensorcast.movers.residents import Phase, Residents, Stream, Window
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.base import NotYet
 from tensorcast.schema.aggregates.artifact import Artifact
@@ -118,10 +121,44 @@ async def test_waiting_ends_with_the_change(place: Place):
 def test_the_disk_counts_what_it_holds(place: Place):
     place.residents.set_on_disk(artifact_id("a"), manifest(4))
     assert place.residents.is_on_disk(artifact_id("a"))
-    assert place.residents.disk_bytes() == 4 << 20
+    assert place.residents.disk_bytes() == file_bytes(manifest(4)) > 4 << 20
+    assert place.residents.stored() == {artifact_id("a"): file_bytes(manifest(4))}
     place.residents.set_on_disk(artifact_id("a"), None)
     place.residents.set_on_disk(artifact_id("a"), None)
     assert place.residents.disk_bytes() == 0
+
+
+def test_what_is_half_written_counts_too(place: Place):
+    place.residents.set_partial(artifact_id("a"), 5)
+    place.residents.set_partial(artifact_id("a"), 7)
+    assert place.residents.disk_bytes() == place.residents.partial_bytes(artifact_id("a")) == 7
+    assert place.residents.partial() == (artifact_id("a"),)
+    assert place.residents.stored() == {}
+    place.residents.set_partial(artifact_id("a"), None)
+    assert place.residents.disk_bytes() == place.residents.partial_bytes(artifact_id("a")) == 0
+
+
+async def test_a_stream_is_lent_as_far_as_it_is_there(place: Place):
+    a, fd = artifact(), os.memfd_create("file")
+    stream = Stream(a, fd, Layout.whole(a.manifest.size_bytes))
+    place.residents.begin_stream(stream)
+    stream.add(ChunkSet.of([2]))
+    with place.residents.lend(a.id) as lending:
+        place.residents.end_stream(stream)
+        os.close(fd)
+        assert list(lending.chunks()) == [2]
+        assert os.fstat(lending.fd)
+    with pytest.raises(NotFound), place.residents.lend(a.id):
+        pass
+
+
+def test_a_window_misses_only_its_own_chunks():
+    window = Window(
+        Stream(artifact(), -1, Layout.whole(0)), ChunkSet.of([1, 2]), memoryview(b""), 9
+    )
+    window.add(ChunkSet.of([2]))
+    assert list(window.missing) == [1]
+    assert window.base_bytes == 9
 
 
 async def test_one_at_a_time_for_each_artifact():

@@ -1,0 +1,276 @@
+"""The tiers of a node: straight to the disk, past a small memory, within the budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mover_nodes import MIB, Content, MoverNode, SlowSource, observing
+from servers import NatsServer
+from tensorcast.movers.partial import PREFIX
+from tensorcast.movers.streams import choose_window
+from tensorcast.schema.aggregates.operation import OperationStatus
+from tensorcast.schema.aggregates.replica import ReplicaStatus
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.errors import OutOfCapacity
+from tensorcast.schema.faults import FaultKind
+from tensorcast.schema.ids import Tier, replica_id
+from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify
+
+SMALL = 8 * MIB
+
+
+@contextmanager
+def running(folder: Path, nats: NatsServer, **nodes: dict[str, str]) -> Iterator[list[MoverNode]]:
+    """Movers by name, each with more settings."""
+    started = [MoverNode(name, folder / name, nats.url, **more) for name, more in nodes.items()]
+    try:
+        for node in started:
+            node.start()
+        yield started
+    finally:
+        for node in started:
+            node.close()
+
+
+def put(node: MoverNode, content: Content, key: str = "m") -> None:
+    with node.application() as application:
+        application.put(content, key=key)
+
+
+def read(node: MoverNode, key: str = "m") -> bytes:
+    with node.application() as application, application.get(key) as reading:
+        return reading.bytes()
+
+
+def status(view: ClusterView, content: Content, node: str, tier: Tier) -> ReplicaStatus | None:
+    found = view.replicas.get(replica_id(content.id, node, tier))
+    return found and found.status
+
+
+def has_bytes(node: MoverNode, beginning: bytes) -> bool:
+    """Whether a segment of the node begins with these bytes."""
+    segments = node.store.named()
+    return any(os.pread(fd, len(beginning), 0) == beginning for _, fd in segments)
+
+
+async def test_an_artifact_larger_than_the_memory_goes_to_the_disk(
+    tmp_path: Path, nats_server: NatsServer
+):
+    """From memory to a disk, from there to another disk, and from there to memory."""
+    content = Content([5 * MIB, 333, 30 * MIB, 7, 1])
+    small = {"TENSORCAST_DRAM_BYTES": str(SMALL)}
+    with running(tmp_path, nats_server, n1={}, n2=small, n3=small) as (n1, n2, n3):
+        async with observing(nats_server.url) as observer:
+            put(n1, content)
+            for node in (n2, n3):
+                work = Materialize(artifact=content.id, tier=Tier.DISK)
+                done = await observer.succeeded(await observer.issue(node.name, work))
+                assert done.bytes_moved == content.manifest.size_bytes
+                verify = Verify(artifact=content.id, tier=Tier.DISK)
+                await observer.succeeded(await observer.issue(node.name, verify))
+                with node.application() as application:
+                    stats = application.stats()
+                    assert (stats.used_bytes, stats.replicas) == (0, 0)
+                    assert stats.free_bytes <= SMALL
+                    assert stats.disk_used_bytes > content.manifest.size_bytes
+                if node is n2:  # the next one finds it on this disk alone
+                    evict = Evict(artifact=content.id, tier=Tier.DRAM)
+                    await observer.succeeded(await observer.issue("n1", evict))
+            assert read(n1) == content.bytes
+            events = await observer.events()
+    mine = [e.type for e in events if e.actor == "mover:n2" and e.type.startswith("replica")]
+    assert mine[0] == "replica.started"
+    assert mine[-1] == "replica.ready"
+    assert "replica.filled" in mine
+
+
+async def test_reading_what_never_fits_is_refused_at_once_and_says_what_helps(
+    tmp_path: Path, nats_server: NatsServer
+):
+    content = Content([20 * MIB])
+    small = {"TENSORCAST_DRAM_BYTES": str(SMALL)}
+    with running(tmp_path, nats_server, n1={}, n2=small) as (n1, n2):
+        async with observing(nats_server.url) as observer:
+            put(n1, content)
+            with n2.application() as application:
+                began = time.monotonic()
+                with pytest.raises(OutOfCapacity, match="--tier disk") as caught:
+                    application.get("m")
+                assert time.monotonic() - began < 5
+            assert not caught.value.retryable
+            view = await observer.view()
+    (operation,) = view.operations.values()
+    assert operation.fault is not None
+    assert operation.fault.kind is FaultKind.OUT_OF_CAPACITY
+    assert not operation.fault.retryable
+
+
+async def test_a_pull_to_the_disk_goes_on_where_a_crash_stopped_it(
+    tmp_path: Path, nats_server: NatsServer
+):
+    content = Content([24 * MIB])
+    total = content.manifest.chunks_total
+    source = SlowSource("n1", content, 10)
+    with running(tmp_path, nats_server, n2={"TENSORCAST_DRAM_BYTES": str(SMALL)}) as (n2,):
+        async with observing(nats_server.url) as observer:
+            try:
+                await source.join(observer)
+                work = Materialize(artifact=content.id, tier=Tier.DISK)
+                operation = await observer.issue("n2", work)
+                half = replica_id(content.id, "n2", Tier.DISK)
+                await observer.until(
+                    lambda view: half in view.replicas and len(view.replicas[half].chunks) >= 8
+                )
+                n2.kill()
+                assert list((tmp_path / "n2" / "data" / "disk").glob(f"{PREFIX}*"))
+                source.hold_all()
+                n2.start()
+                done = await observer.succeeded(operation)
+            finally:
+                source.close()
+            kept = total - done.bytes_moved // MIB
+            assert kept >= 8
+            verify = Verify(artifact=content.id, tier=Tier.DISK)
+            await observer.succeeded(await observer.issue("n2", verify))
+            assert not list((tmp_path / "n2" / "data" / "disk").glob(f"{PREFIX}*"))
+
+
+async def test_half_a_disk_replica_is_served(tmp_path: Path, nats_server: NatsServer):
+    """A chain over disks: the second node gets from the first what that one has so far."""
+    content = Content([12 * MIB])
+    window = choose_window(SMALL, content.manifest.chunk_bytes) // MIB
+    source = SlowSource("n1", content, 6)
+    small = {"TENSORCAST_DRAM_BYTES": str(SMALL)}
+    with running(tmp_path, nats_server, n2=small, n3={}) as (_, n3):
+        async with observing(nats_server.url) as observer:
+            try:
+                await source.join(observer)
+                work = Materialize(artifact=content.id, tier=Tier.DISK)
+                operation = await observer.issue("n2", work)
+                half = replica_id(content.id, "n2", Tier.DISK)
+                there = 6 // window * window
+                await observer.until(
+                    lambda view: half in view.replicas and len(view.replicas[half].chunks) >= there
+                )
+                source.chunks = ChunkSet()  # from now on only n2 has any
+                other = await observer.issue("n3", Materialize(artifact=content.id))
+                await asyncio.to_thread(
+                    n3.wait_until, lambda: has_bytes(n3, content.bytes[: there * MIB])
+                )
+                source.hold_all()
+                await observer.succeeded(operation)
+                await observer.succeeded(other)
+            finally:
+                source.close()
+            assert read(n3, content.id) == content.bytes
+
+
+async def test_the_disk_never_holds_more_than_its_budget(tmp_path: Path, nats_server: NatsServer):
+    one, two = Content([6 * MIB], seed=1), Content([6 * MIB], seed=2)
+    limits = {"TENSORCAST_DISK_BYTES": str(10 * MIB), "TENSORCAST_ROOM_WAIT_S": "0.5"}
+    with running(tmp_path, nats_server, n1=limits, n2={}) as (n1, _):
+        async with observing(nats_server.url) as observer:
+            put(n1, one, "one")
+            put(n1, two, "two")
+            await observer.succeeded(await observer.issue("n1", Persist(artifact=one.id)))
+            failed = await observer.ended(await observer.issue("n1", Persist(artifact=two.id)))
+            assert failed.status is OperationStatus.FAILED
+            assert failed.fault is not None
+            assert failed.fault.kind is FaultKind.OUT_OF_CAPACITY
+            view = await observer.view()
+            assert status(view, two, "n1", Tier.DISK) is None
+            assert view.nodes["n1"].tiers[Tier.DISK] == 10 * MIB
+            # The node says what may go as soon as a copy is elsewhere.
+            await observer.succeeded(await observer.issue("n2", Materialize(artifact=one.id)))
+            waiting = await observer.issue("n1", Persist(artifact=two.id))
+            await observer.succeeded(
+                await observer.issue("n1", Evict(artifact=one.id, tier=Tier.DISK))
+            )
+            await observer.succeeded(waiting)
+            with n1.application() as application:
+                assert application.stats().disk_used_bytes <= 10 * MIB
+            events = await observer.events()
+    pressed = [e.event for e in events if e.type == "node.pressured"]
+    assert any(event.tier is Tier.DISK and event.candidates for event in pressed)
+
+
+async def test_what_is_only_on_the_disk_is_loaded_for_a_reader(
+    tmp_path: Path, nats_server: NatsServer
+):
+    content = Content([5 * MIB, 9])
+    with running(tmp_path, nats_server, n1={}) as (n1,):
+        async with observing(nats_server.url) as observer:
+            put(n1, content)
+            await observer.succeeded(await observer.issue("n1", Persist(artifact=content.id)))
+            evict = Evict(artifact=content.id, tier=Tier.DRAM)
+            await observer.succeeded(await observer.issue("n1", evict))
+            assert read(n1) == content.bytes
+            view = await observer.until(
+                lambda view: status(view, content, "n1", Tier.DRAM) is ReplicaStatus.READY
+            )
+    assert any(isinstance(o.work, Load) and o.policy == "demand" for o in view.operations.values())
+
+
+async def test_a_promotion_lets_nothing_go(tmp_path: Path, nats_server: NatsServer):
+    one, two = Content([6 * MIB], seed=1), Content([6 * MIB], seed=2)
+    small = {"TENSORCAST_DRAM_BYTES": str(SMALL)}
+    with running(tmp_path, nats_server, n1=small) as (n1,):
+        async with observing(nats_server.url) as observer:
+            put(n1, one, "one")
+            await observer.succeeded(await observer.issue("n1", Persist(artifact=one.id)))
+            await observer.succeeded(
+                await observer.issue("n1", Evict(artifact=one.id, tier=Tier.DRAM))
+            )
+            put(n1, two, "two")
+            lift = await observer.issue("n1", Load(artifact=one.id, if_room=True))
+            failed = await observer.ended(lift)
+            assert failed.fault is not None
+            assert not failed.fault.retryable
+            events = await observer.events()
+    assert not [e for e in events if e.type == "node.pressured" and e.event.candidates]
+
+
+def test_a_budget_that_no_machine_has_is_refused(tmp_path: Path, nats_server: NatsServer):
+    node = MoverNode("n1", tmp_path / "n1", nats_server.url, TENSORCAST_DRAM_BYTES=str(1 << 50))
+    try:
+        node.launch()
+        node.wait_until_ended()
+        assert node.status == 2
+        assert "more than" in node.log_text()
+    finally:
+        node.close()
+
+
+async def test_pins_outlive_restarts_and_can_be_repeated(tmp_path: Path, nats_server: NatsServer):
+    from tensorcast.schema.commands import PinArtifact, UnpinArtifact
+
+    content = Content([3 * MIB])
+    with running(tmp_path, nats_server, n1={}) as (n1,):
+        async with observing(nats_server.url) as observer:
+            put(n1, content)
+            for _ in range(3):
+                await observer.execute(PinArtifact(artifact=content.id))
+            n1.kill()
+            n1.start()
+            evict = Evict(artifact=content.id, tier=Tier.DRAM)
+            refused = await observer.ended(await observer.issue("n1", evict))
+            assert refused.status is OperationStatus.FAILED
+            assert n1.stop() == 0
+            n1.start()
+            refused = await observer.ended(await observer.issue("n1", evict))
+            assert refused.status is OperationStatus.FAILED
+            assert read(n1) == content.bytes
+            for _ in range(2):  # one end is enough, however often it was pinned
+                await observer.execute(UnpinArtifact(artifact=content.id))
+            await observer.succeeded(await observer.issue("n1", evict))
+            events = await observer.events()
+    kinds = [e.type for e in events if e.type in ("artifact.pinned", "artifact.unpinned")]
+    assert kinds == ["artifact.pinned", "artifact.unpinned"]
