@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     progress at most `reports_max` times and not more often than every `report_bytes_min`."""
 
     pulls_in_flight_max: int = 4
-    run_bytes_max: int = 8 << 20
+    run_bytes_max: int = 32 << 20
     run_s: float = 0.25
     corrupt_max: int = 2
     probes_fruitless_max: int = 3

@@ -27,12 +27,16 @@ class Growth:
 
     def post(self, pulls: Sequence[Pull]) -> None:
         """These are asked for. Times in which nothing is do not count."""
+        if self._is_over:
+            return
         if not self._open:
             self._since, self._size_bytes = self._clock(), 0
         self._open.update((pull.number, pull.source_range.size) for pull in pulls)
 
     def note(self, completions: Sequence[Completion]) -> bool:
         """These arrived; whether it is time to ask for `more`."""
+        if self._is_over:
+            return False
         for completion in completions:
             number = completion.pull.number
             owed = self._open.pop(number, 0)
@@ -42,7 +46,7 @@ class Growth:
             if isinstance(completion, Progressed):
                 self._open[number] = owed - came
             self._size_bytes += came
-        return bool(self._open) and not self._is_over and self._watched_s() >= WATCH_S
+        return bool(self._open) and self._watched_s() >= WATCH_S
 
     def more(self, path: Path, cores: int) -> int:
         """How many connections to add now. After a 0 it never asks again."""

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -30,6 +31,9 @@ from tensorcast.movers.transports.tcp.sockets import (
 )
 from tensorcast.schema.errors import PermissionDenied, TensorCastError, Unavailable
 from tensorcast.schema.ids import NodeId
+
+Guest = Callable[[socket.socket], None]
+"""Serves a connection that nothing was read from; the server closes it. Raises as `_serve`."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +54,8 @@ class TcpServer:
     """Listens on `listen` (host:port, port 0: any free one) from construction until `close`.
 
     Owns an accepting thread and one thread for each connection (at most `connections_max`; more
-    are closed at once). Raises Unavailable when the address cannot be used.
+    are closed at once). Who opens with the magic of one of the `guests` (as long as the pull
+    protocol's) is served by that guest. Raises Unavailable when the address cannot be used.
     """
 
     def __init__(
@@ -60,8 +65,10 @@ class TcpServer:
         cluster: str,
         node: NodeId,
         limits: ServerLimits = ServerLimits(),  # noqa: B008  (a frozen value)
+        guests: Mapping[bytes, Guest] | None = None,
     ) -> None:
         self._provider = provider
+        self._guests = dict(guests or {})
         self._cluster = cluster
         self._node = node
         self._limits = limits
@@ -142,6 +149,10 @@ class TcpServer:
     def _serve(self, connected: socket.socket) -> None:
         limits = self._limits
         limit_calls(connected, limits.request_s)
+        magic = connected.recv(len(wire.MAGIC), socket.MSG_PEEK | socket.MSG_WAITALL)
+        if magic in self._guests:
+            self._guests[magic](connected)
+            return
         self._greet(connected)
         limit_calls(connected, limits.stall_s)
         with Answers(connected, self._provider, limits.stall_s, self._closing) as answers:

@@ -124,7 +124,7 @@ def receive_into(connected: socket.socket, target: memoryview, deadline: float) 
     at, size = 0, target.nbytes
     while at < size:
         try:
-            got = connected.recv_into(target[at:])
+            got = connected.recv_into(target[at:] if at else target)
         except BlockingIOError as error:
             raise SilenceError("The peer fell silent.") from error
         if not got:

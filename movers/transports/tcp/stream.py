@@ -221,7 +221,8 @@ class Stream:
         for target in asked.targets_by_chunk(size_bytes):
             if is_fresh:
                 prefault(target)
-            asked.settle_chunk(self._receive_chunk(target, left))
+            self._sleep_for(self._sleep_bytes if left > target.nbytes + WAKE_BYTES else 1)
+            asked.settle_chunk(self._receive_chunk(target))
             left -= target.nbytes
             self._owed_bytes -= target.nbytes
             self._heard_at = time.monotonic()
@@ -231,24 +232,29 @@ class Stream:
                 self._ask()
         self._learn(size_bytes / max(1e-6, self._heard_at - begun))
 
-    def _receive_chunk(self, target: memoryview, left: int) -> bytes | None:
-        """Fills `target` and digests it piece by piece; `left` bytes of the part are to come."""
-        deadline = deadline_for(target.nbytes, self._limits.stall_s)
-        hasher = xxhash.xxh3_64() if self._limits.verify else None
-        for at in range(0, target.nbytes, PIECE_BYTES):
+    def _receive_chunk(self, target: memoryview) -> bytes | None:
+        """Fills `target`, and digests it piece by piece."""
+        size_bytes = target.nbytes
+        deadline = deadline_for(size_bytes, self._limits.stall_s)
+        if not self._limits.verify:
+            receive_into(self._socket, target, deadline)
+            return None
+        if size_bytes <= PIECE_BYTES:
+            receive_into(self._socket, target, deadline)
+            return xxhash.xxh3_64_digest(target)
+        hasher = xxhash.xxh3_64()
+        for at in range(0, size_bytes, PIECE_BYTES):
             piece = target[at : at + PIECE_BYTES]
-            self._wake_after(left - at)
             receive_into(self._socket, piece, deadline)
-            if hasher is not None:
-                hasher.update(piece)
-        return hasher.digest() if hasher is not None else None
+            hasher.update(piece)
+        return hasher.digest()
 
-    def _wake_after(self, left: int) -> None:
-        """Sleeps until much has come, but never for more than what is to come."""
-        wanted = self._sleep_bytes if left > 2 * PIECE_BYTES else 1
-        if wanted != self._wake_bytes:
-            wake_after(self._socket, wanted)
-            self._wake_bytes = wanted
+    def _sleep_for(self, size_bytes: int) -> None:
+        """Sleeps until so much has come. At least so much must be on its way after each chunk, or
+        its last bytes would not wake us."""
+        if size_bytes != self._wake_bytes:
+            wake_after(self._socket, size_bytes)
+            self._wake_bytes = size_bytes
 
     def _learn(self, rate: float) -> None:
         """What the rate of the last part says of the next one."""
