@@ -1,4 +1,6 @@
-"""An artifact as a safetensors file: whole or not at all, and torch only for strided tensors."""
+"""An artifact as a safetensors file, on a disk or in a store: whole or not at all. Torch only for
+strided tensors. A file is written past the page cache, where only the artifact itself belongs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorcast.client.filling import Progress
@@ -23,6 +26,10 @@ from tensorcast.schema.errors import (
 from tensorcast.schema.safetensors import write_header
 from tensorcast.schema.tensors import DTYPE_BITS, tensor_bytes
 from tensorcast.schema.views import Selected, byte_ranges
+from tensorcast.storage.crew import choose_reads, spread
+from tensorcast.storage.objects import Place, is_url, open_store, parse_url
+from tensorcast.storage.spans import Block, Span, cut_blocks
+from tensorcast.storage.writer import FileWriter
 
 PathLike = str | os.PathLike[str]
 
@@ -43,37 +50,70 @@ def write_safetensors(
     stop: threading.Event,
     progress: Progress | None = None,
 ) -> str:
-    """Writes the selected tensors; returns the path of the file.
+    """Writes the selected tensors; returns the path of the file, or the URL of the object.
 
     Raises InvalidArgument when it exists and not `force`, NotFound without the folder,
     OutOfCapacity when the disk is full, PermissionDenied, Cancelled once `stop` is set. After an
     error nothing is left behind.
     """
-    target = choose_file(path)
-    with _told(target):
-        _check_free(target, force)
+    target = choose_target(path)
+    _check_free(target, force)
     # The format's own writer puts wide dtypes first, which keeps all tensors aligned.
     ordered = sorted(selected, key=lambda item: (-DTYPE_BITS[item.spec.dtype], item.spec.name))
     header = write_header(
         ((item.spec.name, item.spec.dtype, item.shape) for item in ordered), METADATA
     )
-    total = len(header) + sum(tensor_bytes(i.spec.dtype, i.shape) for i in ordered)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    with _told(target), _temporary(temporary) as descriptor:
-        os.posix_fallocate(descriptor, 0, total)  # a full disk is known before the work
-        done = _write(descriptor, memoryview(header), 0)
-        for piece in _pieces(memory, ordered):
-            if stop.is_set():
-                raise Cancelled(f"Writing {target} was cancelled.")
-            done = _write(descriptor, piece, done)
-            if progress is not None:
-                progress(done, total)
-        os.fsync(descriptor)
-        _check_free(target, force)
-        _give_name(descriptor, temporary)
-        os.replace(temporary, target)
-        _sync_folder(target.parent)
+    starts = [len(header)]
+    for item in ordered:
+        starts.append(starts[-1] + tensor_bytes(item.spec.dtype, item.shape))
+    work = _Writing(memory, tuple(zip(ordered, starts, strict=False)), header, starts[-1], progress)
+    try:
+        if isinstance(target, Place):
+            _write_object(work, target, stop)
+        else:
+            _write_file(work, target, force, stop)
+    except Cancelled as error:
+        raise Cancelled(f"Writing {target} was cancelled.") from error
     return str(target)
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What is written: each tensor with its position in a file of `total_bytes`."""
+
+    memory: Mapping | None
+    places: tuple[tuple[Selected, int], ...]
+    header: bytes
+    total_bytes: int
+    progress: Progress | None
+
+    def report(self, done_bytes: int) -> None:
+        """Tells how far it is. Not from several threads at once."""
+        if self.progress is not None:
+            self.progress(done_bytes, self.total_bytes)
+
+
+def measure(path: str) -> int:
+    """The size of a file or an object in bytes."""
+    if is_url(path):
+        place = parse_url(path)
+        return open_store(place.root).read_head(place.path)[0].size_bytes
+    return os.stat(path).st_size
+
+
+# ---- where -------------------------------------------------------------------------------------
+
+
+def choose_target(path: PathLike) -> Path | Place:
+    """The file or object that is meant by a path or URL: one that ends with '/' is a folder, for
+    `model.safetensors`."""
+    if not isinstance(path, str) or not is_url(path):
+        return choose_file(path)
+    place = parse_url(path)
+    target = place.child(FILE_NAME) if path.endswith("/") else place
+    if not target.path:
+        raise InvalidArgument(f"{path} names no object.", hint="Write it as s3://bucket/path.")
+    return target
 
 
 def choose_file(path: PathLike) -> Path:
@@ -90,17 +130,92 @@ def choose_file(path: PathLike) -> Path:
         return target / FILE_NAME if target.is_dir() else target
 
 
-def _check_free(target: Path, force: bool) -> None:
-    if not force and target.exists():
+def _check_free(target: Path | Place, force: bool) -> None:
+    if isinstance(target, Place):
+        is_there = not force and open_store(target.root).exists(target.path)
+    else:
+        with _told(target):
+            is_there = not force and target.exists()
+    if is_there:
         raise InvalidArgument(f"{target} exists.", hint="Say force (--force) to replace it.")
 
 
-def _pieces(memory: Mapping | None, ordered: Sequence[Selected]) -> Iterator[memoryview]:
-    for item in ordered:
-        if item.spec.strides is not None and item.spec.size_bytes:
-            yield from _cut(_gather(memory, item))
-        elif memory is not None:
-            with memoryview(memory) as whole:
+# ---- a file ------------------------------------------------------------------------------------
+
+
+def _write_file(work: _Writing, target: Path, force: bool, stop: threading.Event) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    with _told(target), _temporary(temporary) as descriptor:
+        os.posix_fallocate(descriptor, 0, work.total_bytes)  # a full disk is known before the work
+        with contextlib.closing(FileWriter(descriptor)) as writer:
+            _write_all(work, writer, stop)
+            writer.finish()
+        _check_free(target, force)
+        _give_name(descriptor, temporary)
+        os.replace(temporary, target)
+        _sync_folder(target.parent)
+
+
+def _write_all(work: _Writing, writer: FileWriter, stop: threading.Event) -> None:
+    lock = threading.Lock()
+    done_bytes = len(work.header)
+
+    def write(position: int, parts: Sequence[memoryview]) -> None:
+        nonlocal done_bytes
+        writer.write(parts, position)
+        with lock:
+            done_bytes += sum(part.nbytes for part in parts)
+            work.report(done_bytes)
+
+    def write_block(block: Block) -> None:
+        with memoryview(work.memory or b"") as whole:
+            parts = [whole[span.target : span.target + span.size] for span in block]
+            write(block[0].position, parts)
+
+    writer.write([memoryview(work.header)], 0)
+    spread(write_block, cut_blocks(_spans(work), gap_bytes_max=0), choose_reads(), stop)
+    for item, position in work.places:
+        if _is_strided(item):
+            write(position, [_gather(work.memory, item)])
+
+
+def _spans(work: _Writing) -> Iterator[Span]:
+    for item, start in work.places:
+        position = start
+        for place in () if _is_strided(item) else byte_ranges(item):
+            yield Span(position, place.size, place.offset)
+            position += place.size
+
+
+def _is_strided(item: Selected) -> bool:
+    return item.spec.strides is not None and item.spec.size_bytes > 0
+
+
+# ---- an object ---------------------------------------------------------------------------------
+
+
+def _write_object(work: _Writing, target: Place, stop: threading.Event) -> None:
+    """In parts, as they are read; the store shows the object when all of them are there."""
+
+    def pieces() -> Iterator[memoryview]:
+        done_bytes = len(work.header)
+        yield memoryview(work.header)
+        for piece in _pieces(work):
+            if stop.is_set():
+                raise Cancelled(f"Writing {target} was cancelled.")
+            yield piece
+            done_bytes += piece.nbytes
+            work.report(done_bytes)
+
+    open_store(target.root).write(target.path, pieces(), work.total_bytes)
+
+
+def _pieces(work: _Writing) -> Iterator[memoryview]:
+    for item, _ in work.places:
+        if _is_strided(item):
+            yield from _cut(_gather(work.memory, item))
+        elif work.memory is not None:
+            with memoryview(work.memory) as whole:
                 for place in byte_ranges(item):
                     yield from _cut(whole[place.offset : place.end])
 
@@ -119,14 +234,6 @@ def _gather(memory: Mapping | None, item: Selected) -> memoryview:
     data = (ctypes.c_char * size_bytes).from_address(tensor.data_ptr())
     data.owner = tensor  # type: ignore[attr-defined]  # ctypes arrays have a __dict__
     return memoryview(data).cast("B")
-
-
-def _write(descriptor: int, data: memoryview, offset: int) -> int:
-    while data:
-        count = os.pwrite(descriptor, data, offset)
-        data = data[count:]
-        offset += count
-    return offset
 
 
 @contextlib.contextmanager

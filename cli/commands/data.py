@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +78,7 @@ def put(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Safetensors files, a checkpoint folder, or a .pt file with weights only.",
+            help="Safetensors files, a checkpoint folder, URLs (s3://...), or a .pt file.",
         ),
     ],
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Name it.")] = None,
@@ -145,7 +144,8 @@ def get(
     call: typer.Context,
     what: What,
     target: Annotated[
-        str, typer.Argument(metavar="DEST", help="A file, or a folder for model.safetensors.")
+        str,
+        typer.Argument(metavar="DEST", help="A file, a folder for model.safetensors, or s3://..."),
     ],
     node: Annotated[
         str | None, typer.Option(metavar="NODE", help="The node of this machine to read on.")
@@ -160,6 +160,7 @@ def get(
     ] = "5m",
 ) -> Result:
     """Write an artifact to a safetensors file."""
+    from tensorcast.client.export import measure
     from tensorcast.client.views import parse_view
 
     session = session_of(call)
@@ -171,7 +172,7 @@ def get(
             what, target, view=part, force=force, progress=bar.advance_to, timeout=timeout_s
         )
         took_s = time.monotonic() - begin
-    size_bytes = os.stat(written.path).st_size
+    size_bytes = measure(written.path)
     info = GetInfo(
         artifact=written.artifact,
         path=written.path,
