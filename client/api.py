@@ -134,11 +134,11 @@ class ControlPlane:
     async def ask_once(
         self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float
     ) -> T:
-        """One request and its answer."""
+        """One request and its answer. What this client wrote before is in it."""
         from nats.errors import Error, NoRespondersError
         from nats.errors import TimeoutError as NatsTimeoutError
 
-        payload = _encode(request)
+        payload = _encode(await self._position.include(request))
         nats = await self._connect()
         subject = subjects.api_subject(self._cluster, verb)
         try:

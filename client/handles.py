@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from tensorcast.client.accepted import Accepted
 from tensorcast.client.api import WAIT_S, ControlPlane
 from tensorcast.client.faults import failure_of, failures_of
 from tensorcast.schema.api import (
@@ -17,8 +18,9 @@ from tensorcast.schema.api import (
     ReplicaInfo,
     ReplicasProgress,
 )
-from tensorcast.schema.errors import Timeout, Unavailable
+from tensorcast.schema.errors import InvalidArgument, Timeout, Unavailable
 from tensorcast.schema.ids import ArtifactId, EventId, NodeId, OperationId, Tier
+from tensorcast.schema.socket import PutSealed
 from tensorcast.schema.tensors import Index
 from tensorcast.schema.views import View
 
@@ -38,24 +40,65 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class AsyncArtifact:
-    """Sealed content: its id, kind, labels and index never change."""
+    """Sealed content: its id, kind, labels and index never change. Of a put that is accepted and
+    not yet sealed the id is not known before `wait`; every other method waits itself."""
 
     def __init__(
         self,
         client: AsyncClient,
-        artifact: ArtifactId,
+        artifact: ArtifactId | Accepted,
         kind: str,
         labels: Mapping[str, str],
         index: Index,
     ) -> None:
         self._client = client
-        self.id = artifact
-        self.kind = kind
-        self.labels = dict(labels)
+        self._accepted = None if isinstance(artifact, str) else artifact
+        self._id = artifact if isinstance(artifact, str) else None
+        self._kind = kind
+        self._labels = dict(labels)
         self.index = index
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its id is known. False also when the seal has failed."""
+        return self._id is not None or self._sealed is not None
+
+    @property
+    def id(self) -> ArtifactId:
+        """Raises InvalidArgument before it is sealed."""
+        if self._id is not None:
+            return self._id
+        if self._sealed is None:
+            raise InvalidArgument(
+                "The artifact is not sealed yet, so its id is not known.",
+                hint="Call .wait() first, or put with wait=True.",
+            )
+        return self._sealed.artifact
+
+    @property
+    def kind(self) -> str:
+        """Before it is sealed, that of the put."""
+        return self._kind if self._sealed is None else self._sealed.kind
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Before it is sealed, those of the put."""
+        return self._labels if self._sealed is None else self._sealed.labels
+
+    @property
+    def _sealed(self) -> PutSealed | None:
+        return self._accepted.sealed if self._accepted else None
+
+    async def wait(self, timeout: float | None = None) -> Self:
+        """Waits until it is sealed (at once, unless it was put without waiting). Raises Timeout,
+        and what the seal failed with."""
+        if self._accepted is not None:
+            await self._accepted.wait(timeout)
+        return self
 
     async def info(self) -> ArtifactInfo:
         """State, size, keys and replicas as they are now. Raises NotFound when it was removed."""
+        await self.wait()
         return await self._client.api.artifact(self.id)
 
     async def replicas(self) -> tuple[ReplicaInfo, ...]:
@@ -64,6 +107,7 @@ class AsyncArtifact:
 
     async def history(self, *, limit: int = LIST_MAX) -> tuple[EventInfo, ...]:
         """Every event about it, in the order of the log."""
+        await self.wait()
         return await self._client.api.history(self.id, limit=limit)
 
     async def tensors(
@@ -71,10 +115,12 @@ class AsyncArtifact:
     ) -> dict[str, torch.Tensor]:
         """Its tensors, as `AsyncClient.get`; `names` are exact names, in place of a view. Raises
         NotFound, InvalidArgument."""
+        await self.wait()
         return await self._client.get(self.id, names=names, view=view)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self.kind}, {len(self.index)} tensors>"
+        name = self.id if self.is_sealed else "not sealed yet,"
+        return f"<{type(self).__name__} {name} {self.kind}, {len(self.index)} tensors>"
 
 
 class AsyncOperation:

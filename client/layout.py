@@ -7,7 +7,7 @@ each other, contiguous, in the order of their names. Only the functions that nee
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensorcast.client.filling import Block, Intake, Piece
@@ -15,6 +15,7 @@ from tensorcast.client.tensors import copy_bits, merge_overlapping, name_dtypes,
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.tensors import TensorSpec, align, check_index
+from tensorcast.storage.memory import address_of
 
 if TYPE_CHECKING:
     import torch
@@ -146,7 +147,7 @@ def _place(
     }
     whole = next((entry for entry in group if _is_whole(entry, base, place.size)), None)
     if whole is not None:
-        return specs, Piece(place, _reader(whole.tensor)), None
+        return specs, _piece(place, whole.tensor), None
     block = Block(place, lambda target: _write_group(group, base, target), has_gaps=True)
     return specs, Piece(place, None), block
 
@@ -156,7 +157,7 @@ def _place_alone(entry: _Entry, offset: int) -> tuple[dict[int, TensorSpec], Pie
     specs = {entry.order: _spec(entry, offset, keeps_strides=False)}
     place = ByteRange(offset, tensor.numel() * tensor.element_size())
     if tensor.is_contiguous() and tensor.device.type == "cpu":
-        return specs, Piece(place, _reader(tensor)), None
+        return specs, _piece(place, tensor), None
     block = Block(place, lambda target: _write_alone(tensor, target), has_gaps=False)
     return specs, Piece(place, None), block if place.size else None
 
@@ -186,18 +187,17 @@ def _is_whole(entry: _Entry, base: int, size_bytes: int) -> bool:
     )
 
 
-def _reader(tensor: torch.Tensor) -> Callable[[memoryview, int], None]:
-    """Copies from a contiguous tensor in ordinary memory, which it keeps alive."""
+def _piece(place: ByteRange, tensor: torch.Tensor) -> Piece:
+    """The bytes of a contiguous tensor in ordinary memory, which it keeps alive."""
+    if not place.size:
+        return Piece(place, None)
+    memory = memoryview((ctypes.c_ubyte * place.size).from_address(tensor.data_ptr())).cast("B")
 
     def read(target: memoryview, start: int) -> None:
         # memmove lets other threads run; torch would start a pool of its own for each of ours.
-        ctypes.memmove(
-            ctypes.addressof(ctypes.c_char.from_buffer(target)),
-            tensor.data_ptr() + start,
-            len(target),
-        )
+        ctypes.memmove(address_of(target), tensor.data_ptr() + start, len(target))
 
-    return read
+    return Piece(place, read, memory)
 
 
 def _write_alone(tensor: torch.Tensor, target: memoryview) -> None:

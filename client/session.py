@@ -8,12 +8,14 @@ import os
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
+from tensorcast.client.arena import Arena
 from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.export import PathLike, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
@@ -22,7 +24,7 @@ from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.memory import map_segment
 from tensorcast.client.naming import What, name_of, view_of
 from tensorcast.client.position import Position
-from tensorcast.client.publishing import Progress, publish
+from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
@@ -34,6 +36,8 @@ from tensorcast.schema.views import Selected, View, resolve
 
 if TYPE_CHECKING:
     import torch
+
+    from tensorcast.client.spec import Spec
 
     Tensors = Mapping[str, torch.Tensor]
     Contents = Tensors | PathLike | Sequence[PathLike]
@@ -71,6 +75,7 @@ class AsyncClient:
             context.nats_url, context.cluster, self.actor, self.position, timeout_s=timeout
         )
         self.mover = MoverSockets(context, self.actor)
+        self.arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
         self._threads = _make_threads()
         self._left_behind: list[ThreadPoolExecutor] = []
 
@@ -105,6 +110,7 @@ class AsyncClient:
         labels: Mapping[str, str] | None = None,
         expect: What | None = None,
         progress: Progress | None = None,
+        wait: bool | None = None,
     ) -> AsyncArtifact:
         """Makes an artifact of tensors (by name), of safetensors files, of a checkpoint folder or
         of a `.pt` file with weights only; gives it to `key` if one is named.
@@ -113,6 +119,13 @@ class AsyncClient:
         the kind and labels that it has from its first put: those of the answer. A key
         that points elsewhere moves only if `expect` is the artifact it points to (an id, or another
         key of it). Either all of it happens or nothing.
+
+        With `wait` it returns when the artifact is sealed, without when the mover has accepted it.
+        An accepted put is as safe as the node's memory: it is sealed soon, also when this process
+        or the mover dies. What this client does later sees it, and so does who gets its key on this
+        node. Its id is known once it is sealed (`await artifact.wait()`), which raises what a seal
+        can still fail with: a Conflict, when another put of the key came first. By default
+        tensors of `empty` are accepted, which takes no time; everything else is copied and sealed.
 
         Raises InvalidArgument or Corrupt for what cannot be put, NotFound for a missing file,
         Conflict for the key, OutOfCapacity when memory is full, Unavailable without a mover.
@@ -125,7 +138,33 @@ class AsyncClient:
             labels=dict(labels or {}),
             expect=expect,
             progress=progress,
+            wait=wait,
         )
+
+    async def empty(self, spec: Spec) -> dict[str, torch.Tensor]:
+        """New tensors in memory of the local mover, with any content: fill them, and a `put` of
+        them copies nothing.
+
+        `spec` gives each name a tensor to be like (on any device, `meta` too), or (shape, dtype),
+        or a shape (of torch's default dtype); or it is the index of an artifact. A put takes
+        exactly these tensors, under these names and in this order; others, or some of them, are
+        copied as usual. After their put they stay valid, and writing to them changes nobody
+        else's. Memory that is not put goes back when the last of its tensors is gone, also when
+        this process dies. A child that is forked before the put shares it, and must end first.
+
+        Raises InvalidArgument, OutOfCapacity, Unavailable.
+        """
+        from tensorcast.client.spec import lay_out_spec
+        from tensorcast.client.tensors import build_tensors
+
+        index, size_bytes = lay_out_spec(spec)
+        selected = [Selected(item) for item in index]
+        if not size_bytes:
+            return build_tensors(None, selected)
+        arena = await make_arena(self, index, size_bytes)
+        tensors = build_tensors(memoryview(arena), selected)
+        arena.note_places(tensors)
+        return tensors
 
     # ---- bytes out -----------------------------------------------------------------------------
 
@@ -223,6 +262,7 @@ class AsyncClient:
         self, what: What, *, timeout: float = GET_S
     ) -> tuple[Granted, MemoryMapping | None]:
         """The right to read an artifact, and its mapped bytes (None when it has none)."""
+        await self.position.settled()
         request = Get(what=name_of(what), after=self.position.seq, timeout_s=timeout)
         answer, descriptors = await self.mover.ask(request, Granted, timeout=timeout)
         return answer, map_segment(descriptors, answer.manifest.size_bytes)
@@ -231,6 +271,7 @@ class AsyncClient:
 
     async def artifact(self, what: What) -> AsyncArtifact:
         """An artifact by key or id. Raises NotFound."""
+        await self.position.settled()
         info = await self.api.artifact(what)
         index = tuple(
             TensorSpec(
@@ -258,6 +299,7 @@ class AsyncClient:
 
         Raises NotFound, InvalidArgument, and Unavailable when a named node is down.
         """
+        await self.position.settled()
         return await replicate(self.api, what, to=to, tier=tier)
 
     async def verify(
@@ -271,10 +313,12 @@ class AsyncClient:
         """Has all replicas of an artifact (or those on `node`) checked against their digests, and
         waits for it. Raises Corrupt when bytes do not match (without `check` all operations are
         returned, those that failed too), NotFound without a replica, Timeout."""
+        await self.position.settled()
         return await verify(self.api, what, node=node, timeout=timeout, check=check)
 
     async def wait(self, what: What, *, timeout: float = 60.0) -> AsyncArtifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
+        await self.position.settled()
         await wait_for_artifact(self.api, what, timeout)
         return await self.artifact(what)
 
@@ -305,8 +349,10 @@ class AsyncClient:
         """In a forked child: leaves the parent's connections and threads to the parent."""
         self._left_behind.append(self._threads)
         self._threads = _make_threads()
+        self.arenas = weakref.WeakSet()
         self.mover.forget()
         self.api.forget()
+        self.position.forget()
 
 
 def _make_threads() -> ThreadPoolExecutor:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
@@ -133,6 +134,7 @@ class MoverSockets:
         self._hello = Hello(actor=actor, pid=os.getpid())
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._held: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._was_connected = False
         self._is_closed = False
         self.node = context.default_node
@@ -151,6 +153,12 @@ class MoverSockets:
                 self._drop_idle()
             async with self.connection() as connection:
                 return await connection.ask(request, answer, timeout=None)
+
+    async def open_connection(self) -> Connection:
+        """A new connection that lives as long as its holder wants; the holder closes it."""
+        connection = await self._connect_twice()
+        self._held.add(connection)
+        return connection
 
     @contextlib.asynccontextmanager
     async def connection(self, *, is_fresh: bool = False) -> AsyncIterator[Connection]:
@@ -181,9 +189,10 @@ class MoverSockets:
 
     def forget(self) -> None:
         """In a forked child: closes its copies of the descriptors. The parent's stay open."""
-        for connection in self._open:
+        for connection in (*self._open, *self._held):
             connection.close()
         self._open = set()
+        self._held = weakref.WeakSet()
         self._drop_idle()
         self._hello = Hello(actor=self._hello.actor, pid=os.getpid())
 

@@ -51,9 +51,17 @@ def _waited(
 
     @functools.wraps(method)
     def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        _seal(*args, *kwargs.values())
         return self._portal.run(method(self._inner, *args, **kwargs))
 
     return call
+
+
+def _seal(*arguments: object) -> None:
+    """Artifacts among the arguments must have their ids: nobody can wait for them later."""
+    for argument in arguments:
+        if isinstance(argument, Artifact):
+            argument.wait()
 
 
 class Queries(_Facade[ControlPlane]):
@@ -86,23 +94,38 @@ class Queries(_Facade[ControlPlane]):
 
 
 class Artifact(_Facade[AsyncArtifact]):
-    """Sealed content: its id, kind, labels and index never change."""
+    """Sealed content: its id, kind, labels and index never change. Of a put that is accepted and
+    not yet sealed, `id`, `kind` and `labels` wait for the seal, and raise what it failed with."""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its id is known already."""
+        return self._inner.is_sealed
 
     @property
     def id(self) -> ArtifactId:
+        self.wait()
         return self._inner.id
 
     @property
     def kind(self) -> str:
+        self.wait()
         return self._inner.kind
 
     @property
     def labels(self) -> dict[str, str]:
+        self.wait()
         return self._inner.labels
 
     @property
     def index(self) -> Index:
         return self._inner.index
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Waits until it is sealed. Raises Timeout, and what the seal failed with."""
+        if not self._inner.is_sealed:
+            self._portal.run(self._inner.wait(timeout))
+        return self
 
     info = _waited(AsyncArtifact.info)
     replicas = _waited(AsyncArtifact.replicas)
@@ -248,6 +271,7 @@ class Client(_Facade[AsyncClient]):
 
     get = _waited(AsyncClient.get)
     get_into = _waited(AsyncClient.get_into)
+    empty = _waited(AsyncClient.empty)
     export = _waited(AsyncClient.export)
     write_file = _waited(AsyncClient.write_file)
     artifacts = _waited(AsyncClient.artifacts)
@@ -262,19 +286,29 @@ class Client(_Facade[AsyncClient]):
         labels: Mapping[str, str] | None = None,
         expect: What | None = None,
         progress: Progress | None = None,
+        wait: bool | None = None,
     ) -> Artifact:
         """As `AsyncClient.put`; `progress(done_bytes, total_bytes)` is called from threads."""
+        _seal(expect)
         work = self._inner.put(
-            contents, key=key, kind=kind, labels=labels, expect=expect, progress=progress
+            contents,
+            key=key,
+            kind=kind,
+            labels=labels,
+            expect=expect,
+            progress=progress,
+            wait=wait,
         )
         return Artifact(self._portal, self._portal.run(work))
 
     def artifact(self, what: What) -> Artifact:
         """An artifact by key or id. Raises NotFound."""
+        _seal(what)
         return Artifact(self._portal, self._portal.run(self._inner.artifact(what)))
 
     def wait(self, what: What, *, timeout: float = 60.0) -> Artifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
+        _seal(what)
         return Artifact(self._portal, self._portal.run(self._inner.wait(what, timeout=timeout)))
 
     def operation(self, operation: str) -> Operation:
@@ -283,6 +317,7 @@ class Client(_Facade[AsyncClient]):
 
     def replicate(self, what: What, *, to: Sequence[str] | str, tier: str = "dram") -> Replication:
         """As `AsyncClient.replicate`."""
+        _seal(what)
         work = self._inner.replicate(what, to=to, tier=tier)
         return Replication(self._portal, self._portal.run(work))
 
@@ -295,12 +330,14 @@ class Client(_Facade[AsyncClient]):
         check: bool = True,
     ) -> tuple[Operation, ...]:
         """As `AsyncClient.verify`."""
+        _seal(what)
         work = self._inner.verify(what, node=node, timeout=timeout, check=check)
         found = self._portal.run(work)
         return tuple(Operation(self._portal, operation) for operation in found)
 
     def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> Lease:
         """As `AsyncClient.lease`, for `with`."""
+        _seal(what)
         return Lease(self._portal, self._inner.lease(what, ttl=ttl, node=node))
 
     def forget_connections(self) -> None:

@@ -1,5 +1,5 @@
-"""What the mover must not forget: reports that the log has not acknowledged yet, which kept
-descriptor holds which replica, and which log it belongs to.
+"""What the mover must not forget: reports that the log has not acknowledged yet, puts that it has
+accepted and not sealed yet, which kept descriptor holds which replica, and which log it belongs to.
 
 A report is a command with the id of the event that it will become. It is on disk before anything
 is done because of it, goes to the log in the order in which it was recorded, and is appended once:
@@ -24,6 +24,7 @@ import msgspec
 
 from tensorcast.log.execute import Appender
 from tensorcast.log.follower import Follower
+from tensorcast.movers.seals import OUTCOMES_MAX, AcceptedSeal, SealOutcome
 from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
@@ -41,6 +42,8 @@ _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS outbox (position INTEGER PRIMARY KEY, report BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS segments (replica TEXT PRIMARY KEY, segment TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (one INTEGER PRIMARY KEY, created TEXT NOT NULL, seq INTEGER);
+CREATE TABLE IF NOT EXISTS seals
+    (position INTEGER PRIMARY KEY, ticket TEXT UNIQUE NOT NULL, seal BLOB, outcome BLOB);
 """
 
 _logger = logging.getLogger(__name__)
@@ -144,6 +147,30 @@ class _File:
     def forget(self, replica: ReplicaId) -> None:
         self._db.execute("DELETE FROM segments WHERE replica = ?", (replica,))
 
+    def read_seals(self) -> dict[str, AcceptedSeal]:
+        rows = self._db.execute("SELECT seal FROM seals WHERE seal IS NOT NULL ORDER BY position")
+        seals = [msgspec.json.decode(seal, type=AcceptedSeal) for (seal,) in rows]
+        return {seal.ticket: seal for seal in seals}
+
+    def read_outcomes(self) -> dict[str, SealOutcome]:
+        rows = self._db.execute("SELECT ticket, outcome FROM seals WHERE outcome IS NOT NULL")
+        return {ticket: msgspec.json.decode(found, type=SealOutcome) for ticket, found in rows}
+
+    def keep_seal(self, ticket: str, seal: bytes) -> None:
+        self._db.execute("INSERT INTO seals (ticket, seal) VALUES (?, ?)", (ticket, seal))
+
+    def settle_seal(self, ticket: str, outcome: bytes) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        with self._db:
+            self._db.execute(
+                "UPDATE seals SET seal = NULL, outcome = ? WHERE ticket = ?", (outcome, ticket)
+            )
+            self._db.execute(
+                "DELETE FROM seals WHERE outcome IS NOT NULL AND position <= "
+                "(SELECT max(position) FROM seals) - ?",
+                (OUTCOMES_MAX,),
+            )
+
     def read_log(self) -> KnownLog | None:
         row = self._db.execute("SELECT created, seq FROM log").fetchone()
         return None if row is None else KnownLog(row[0], Seq(row[1]))
@@ -165,6 +192,8 @@ class Journal:
             self._file = _File(path)
             unsent = self._file.read_outbox()
             self.segments = self._file.read_segments()
+            self.seals = self._file.read_seals()
+            self._outcomes = self._file.read_outcomes()
             self._known = self._file.read_log()
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise Unavailable(
@@ -243,6 +272,25 @@ class Journal:
         """The replica is in no kept descriptor any more."""
         if self.segments.pop(replica, None) is not None:
             await self._surely(lambda: self._file.forget(replica))
+
+    async def keep_seal(self, seal: AcceptedSeal) -> None:
+        """Notes on disk that this put is accepted."""
+        self.seals[seal.ticket] = seal
+        written = msgspec.json.encode(seal)
+        await self._surely(lambda: self._file.keep_seal(seal.ticket, written))
+
+    async def settle_seal(self, ticket: str, outcome: SealOutcome) -> None:
+        """Notes what came of an accepted put."""
+        self._outcomes[ticket] = outcome
+        written = msgspec.json.encode(outcome)
+        await self._surely(lambda: self._file.settle_seal(ticket, written))
+        self.seals.pop(ticket, None)
+        while len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    def find_outcome(self, ticket: str) -> SealOutcome | None:
+        """What came of an accepted put; None when it is not known, or not any more."""
+        return self._outcomes.get(ticket)
 
     async def settled(self) -> None:
         """Returns when the log has taken (or refused) all that was recorded before the call."""

@@ -17,15 +17,20 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
 from tensorcast.movers.agent import Agent
+from tensorcast.movers.budget import disk_capacity, read_space
+from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
 from tensorcast.movers.journal import Journal
+from tensorcast.movers.levels import Levels
 from tensorcast.movers.locks import Locks
-from tensorcast.movers.membership import Membership, disk_capacity
+from tensorcast.movers.membership import Membership
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.notify import Notifier
 from tensorcast.movers.operations import Operations
+from tensorcast.movers.peers import Peers
+from tensorcast.movers.pending import Pending
 from tensorcast.movers.pulls import Puller
 from tensorcast.movers.puts import Puts
 from tensorcast.movers.readers import Readers
@@ -33,8 +38,10 @@ from tensorcast.movers.recovery import Recovery
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Residents
 from tensorcast.movers.room import Room
+from tensorcast.movers.sealing import Sealing
 from tensorcast.movers.settings import Settings
 from tensorcast.movers.sockets import SocketServer
+from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.registry import make_transport
@@ -74,11 +81,12 @@ class Mover:
         self._lifelines = Lifelines()
         self._reporter = Reporter(journal, self._life)
         self._residents = Residents(settings.node, self._pool, journal, self._disk)
+        self._peers = Peers()
         self._transport = make_transport("tcp", settings.cluster, settings.node)
         self._server = TcpServer(settings.listen, self._residents, settings.cluster, settings.node)
         self._wire()
 
-    def _wire(self) -> None:
+    def _wire_rooms(self) -> Room:
         settings, follower, life = self._settings, self._follower, self._life
         room = Room(
             self._pool,
@@ -88,14 +96,66 @@ class Mover:
             follower,
             life,
             wait_s=settings.room_wait_s,
+            overflow=settings.overflow,
         )
-        puller = Puller(self._residents, self._transport, self._reporter, follower, life)
+        self._disk_room = DiskRoom(
+            self._disk_capacity,
+            self._residents,
+            self._reporter,
+            follower,
+            life,
+            wait_s=settings.room_wait_s,
+        )
+        self._levels = Levels(
+            self._pool,
+            room,
+            self._disk_room,
+            self._residents,
+            self._reporter,
+            life,
+            dram=settings.dram_marks,
+            disk=settings.disk_marks,
+            overflow=settings.overflow,
+        )
+        self._room = room
+        return room
+
+    def _disk_capacity(self, used_bytes: int) -> int:
+        space = read_space(self._settings.data_dir)
+        return disk_capacity(space, used_bytes, self._settings.disk_bytes)
+
+    def _wire(self) -> None:
+        settings, follower, life = self._settings, self._follower, self._life
+        room = self._wire_rooms()
+        puller = Puller(
+            self._residents, self._transport, self._peers, self._reporter, follower, life
+        )
         disk_locks = Locks()
         fills = Fills(
             self._residents, room, self._disk, puller, self._reporter, follower, life, disk_locks
         )
+        self._streams = Streams(
+            self._residents,
+            self._pool,
+            room,
+            self._disk_room,
+            self._disk.folder,
+            puller,
+            self._reporter,
+            follower,
+            life,
+            disk_locks,
+        )
         operations = Operations(
-            self._residents, fills, self._disk, self._reporter, follower, life, disk_locks
+            self._residents,
+            fills,
+            self._streams,
+            self._disk,
+            self._disk_room,
+            self._reporter,
+            follower,
+            life,
+            disk_locks,
         )
         self._agent = Agent(
             follower,
@@ -103,6 +163,7 @@ class Mover:
             self._reporter,
             operations,
             fills,
+            self._streams,
             life,
             operations_max=settings.operations_max,
         )
@@ -111,14 +172,19 @@ class Mover:
 
     def _wire_socket(self, room: Room, fills: Fills) -> None:
         settings, follower, life = self._settings, self._follower, self._life
-        self._readers = Readers(self._residents, self._lifelines, self._writer, follower, life)
+        sealing = Sealing(
+            self._residents, self._pool, self._journal, self._writer, follower, life
+        )
+        self._pending = Pending(sealing, self._pool, self._journal, settings.data_dir / "accepted")
+        self._readers = Readers(
+            self._residents, self._lifelines, self._writer, follower, life, self._pending
+        )
         self._puts = Puts(
-            self._residents,
             room,
             fills.discard_idle,
             self._pool,
-            self._journal,
-            self._writer,
+            sealing,
+            self._pending,
             follower,
             life,
             puts_max=settings.puts_max,
@@ -133,7 +199,8 @@ class Mover:
             follower,
             life,
             self._pool,
-            self._residents,
+            self._disk_room,
+            self._peers,
             self._server.address,
         )
         self._recovery = Recovery(
@@ -146,6 +213,7 @@ class Mover:
             self._reporter,
             follower,
             life,
+            self._pending,
         )
 
         self._hibernation = Hibernation(
@@ -181,6 +249,7 @@ class Mover:
                 tasks.create_task(self._membership.rejoin(self._agent.lost), name="rejoin"),
                 tasks.create_task(self._tidy(), name="tidy"),
                 tasks.create_task(self._check(), name="check"),
+                tasks.create_task(self._levels.run(), name="levels"),
             ]
             self._agent.start(tasks)
             await self._serve(tasks, stopping)
@@ -206,6 +275,7 @@ class Mover:
         if self._journal.pending:
             await self._journal.settled()
         await self._recovery.find_stored()
+        await self._streams.find_partial()
         await self._recovery.adopt(kept)
         await self._membership.join()
         await self._recovery.reconcile()
@@ -220,6 +290,7 @@ class Mover:
             self._settings.socket,
             self._readers,
             self._puts,
+            self._pending,
             self._welcome,
             self._stats,
             connections_max=self._settings.connections_max,
@@ -255,6 +326,7 @@ class Mover:
         while True:
             await asyncio.sleep(TIDY_S)
             await self._agent.tidy()
+            self._levels.forget()
             await in_thread(self._pool.trim, FREE_S_MAX)
             await self._journal.note_position(self._follower.view.at)
 
@@ -280,5 +352,10 @@ class Mover:
             log_seq=self._follower.view.at,
             descriptors=len(os.listdir("/proc/self/fd")),
             unsaved_bytes=self._hibernation.unsaved_bytes(),
-            disk_free_bytes=disk_capacity(self._settings.data_dir),
+            disk_free_bytes=read_space(self._settings.data_dir).free_bytes,
+            free_bytes=pool.free_bytes,
+            disk_capacity_bytes=self._disk_room.capacity_bytes,
+            disk_used_bytes=self._disk_room.used_bytes,
+            waiting=self._room.waiting,
+            peers=self._peers.report(),
         )

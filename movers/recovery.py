@@ -22,6 +22,7 @@ from tensorcast.movers.memory.hibernate import list_images, read_image, remove_i
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import DescriptorStore, Pool
 from tensorcast.movers.memory.verify import verify_chunks
+from tensorcast.movers.pending import Pending
 from tensorcast.movers.replicas import complete, corrupt, filled, lose
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
@@ -53,6 +54,7 @@ class Recovery:
         reporter: Reporter,
         follower: Follower,
         life: Life,
+        pending: Pending,
     ) -> None:
         self._residents = residents
         self._pool = pool
@@ -63,20 +65,27 @@ class Recovery:
         self._reporter = reporter
         self._follower = follower
         self._life = life
+        self._pending = pending
         self._with_image: frozenset[ArtifactId] = frozenset()
         self._unchecked: list[Resident] = []
         self._absent: list[Replica] = []
 
     async def adopt(self, kept: Mapping[str, int]) -> None:
-        """Takes segments over whose replicas the log still has; closes all others and has the
-        store forget them."""
+        """Takes segments over whose replicas the log still has, and those of accepted puts; closes
+        all others and has the store forget them."""
         wanted = {segment: replica for replica, segment in self._journal.segments.items()}
+        accepted = self._pending.wanted()
         for name, fd in kept.items():
             replica = self._follower.view.replicas.get(wanted.get(name, ReplicaId("")))
             artifact = self._present(replica)
-            if artifact is None:
+            if artifact is not None:
+                is_taken = await self._take(artifact, name, fd)
+            elif name in accepted:
+                is_taken = self._pending.adopt(name, fd)
+            else:
                 os.close(fd)
-            if artifact is None or not await self._take(artifact, name, fd):
+                is_taken = False
+            if not is_taken:
                 self._store.forget(name)
         for replica_id_, segment in list(self._journal.segments.items()):
             if all(resident.segment.name != segment for resident in self._residents.all()):
@@ -130,6 +139,7 @@ class Recovery:
                 commands.append(lose(replica.id, detail, self._life))
         if commands:
             await self._reporter.report(commands, None)
+        await self._pending.reconcile()
 
     def _is_here(self, replica: Replica) -> bool:
         if replica.tier is Tier.DISK:
@@ -149,6 +159,7 @@ class Recovery:
         async with asyncio.TaskGroup() as tasks:
             for resident in self._unchecked:
                 tasks.create_task(self._check(resident, limit))
+        await self._pending.restore(status)
         await self._restore(status)
 
     async def _check(self, resident: Resident, limit: asyncio.Semaphore) -> None:

@@ -19,7 +19,9 @@ from pathlib import Path
 from stat import S_ISSOCK
 from typing import Final, assert_never
 
+from tensorcast.movers.memory.cgroups import shares_memory_limit
 from tensorcast.movers.memory.handover import FrameSocket, close_all
+from tensorcast.movers.pending import Pending
 from tensorcast.movers.puts import Puts
 from tensorcast.movers.readers import Readers
 from tensorcast.schema.errors import (
@@ -34,6 +36,7 @@ from tensorcast.schema.socket import (
     AbortPut,
     Answer,
     AskStats,
+    AwaitPut,
     Done,
     Get,
     Granted,
@@ -60,6 +63,14 @@ _CREDENTIALS = struct.Struct("3i")
 _logger = logging.getLogger(__name__)
 
 
+class _Owner:
+    """Stands for a connection, and knows the process at its other end."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.pid: int = _CREDENTIALS.unpack(raw)[0]
+
+
 class SocketServer:
     """Listens on a path from construction until `close`, which removes it. A socket that an
     earlier life left there is replaced. Raises PermissionDenied when the path cannot be used."""
@@ -69,6 +80,7 @@ class SocketServer:
         path: Path,
         readers: Readers,
         puts: Puts,
+        pending: Pending,
         welcome: Callable[[], Welcome],
         stats: Callable[[], Stats],
         *,
@@ -77,11 +89,12 @@ class SocketServer:
         self._path = path
         self._readers = readers
         self._puts = puts
+        self._pending = pending
         self._welcome = welcome
         self._stats = stats
         self._connections_max = connections_max
         self._open = 0
-        self._listening = _listen(path)
+        self._listening = listen_at(path)
 
     async def serve(self) -> None:
         """Takes connections for ever."""
@@ -105,7 +118,7 @@ class SocketServer:
     async def _attend(self, connected: socket.socket) -> None:
         """One connection from its first to its last byte; nothing that it does gets out."""
         frames = FrameSocket(connected)
-        owner = object()
+        owner = _Owner(connected)
         self._open += 1
         try:
             actor = await self._greet(connected, frames)
@@ -128,7 +141,7 @@ class SocketServer:
                     f"{self._connections_max} connections are open; more are not taken.",
                     hint="Share one client in each process.",
                 )
-            _check_peer(connected)
+            check_peer(connected)
             if not isinstance(request, Hello):
                 raise InvalidArgument("The first message of a connection must be a greeting.")
             check_actor(request.actor)
@@ -139,7 +152,7 @@ class SocketServer:
         return request.actor
 
     async def _reply(
-        self, frames: FrameSocket, request: Request, owner: object, actor: str
+        self, frames: FrameSocket, request: Request, owner: _Owner, actor: str
     ) -> None:
         fds: Sequence[int] = ()
         try:
@@ -156,7 +169,7 @@ class SocketServer:
             close_all(fds)
 
     async def _answer(
-        self, request: Request, owner: object, actor: str
+        self, request: Request, owner: _Owner, actor: str
     ) -> tuple[Answer, Sequence[int]]:
         match request:
             case Hello():
@@ -166,7 +179,10 @@ class SocketServer:
             case OpenPut():
                 return await self._open_put(request, owner)
             case SealPut():
-                return await self._puts.seal(request, owner, actor), ()
+                seal = self._puts.seal if request.wait else self._puts.accept
+                return await seal(request, owner, actor), ()
+            case AwaitPut():
+                return await self._pending.wait(request.ticket), ()
             case AbortPut():
                 self._puts.abort(request.session, owner)
                 return Done(), ()
@@ -177,14 +193,20 @@ class SocketServer:
             case _:
                 assert_never(request)
 
-    async def _open_put(self, request: OpenPut, owner: object) -> tuple[Answer, Sequence[int]]:
-        put = await self._puts.open(request.size_bytes, owner)
+    async def _open_put(self, request: OpenPut, owner: _Owner) -> tuple[Answer, Sequence[int]]:
+        put = await self._puts.open(
+            request.size_bytes,
+            owner,
+            is_lasting=request.lasting,
+            is_touched=not shares_memory_limit(owner.pid),
+        )
         opened = PutOpened(
             session=put.session,
             capacity_bytes=put.segment.capacity_bytes,
             is_zero=put.is_zero,
         )
-        return opened, (put.segment.open_writable(),)
+        more = self._readers.lend(put.segment) if request.lasting else ()
+        return opened, (put.segment.open_writable(), *more)
 
     async def _get(self, request: Get, actor: str) -> tuple[Answer, Sequence[int]]:
         grant = await self._readers.read(request.what, request.after, request.timeout_s, actor)
@@ -222,8 +244,9 @@ def check_actor(actor: str) -> None:
         )
 
 
-def _listen(path: Path) -> socket.socket:
-    """Whoever sees the path can connect: the socket gets its name when it listens already."""
+def listen_at(path: Path) -> socket.socket:
+    """A socket that listens on a path, in place of what an earlier life left there. Whoever sees
+    the path can connect: it gets its name when it listens already. Raises PermissionDenied."""
     unnamed = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +270,7 @@ def _listen(path: Path) -> socket.socket:
     return listening
 
 
-def _check_peer(connected: socket.socket) -> None:
+def check_peer(connected: socket.socket) -> None:
     """Raises PermissionDenied unless the other side is this user, root or in our group."""
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, gid = _CREDENTIALS.unpack(raw)

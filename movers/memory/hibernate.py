@@ -24,12 +24,17 @@ _SUFFIX = ".image"
 def write_image(folder: Path, artifact: ArtifactId, manifest: Manifest, memory: memoryview) -> None:
     """Writes the byte space that `memory` begins with, durably, whole or not at all. Blocks.
     Raises OutOfCapacity (and leaves nothing behind), PermissionDenied or Unavailable."""
-    path = folder / f"{artifact}{_SUFFIX}"
+    write_bytes(folder, artifact, memory[: manifest.size_bytes])
+
+
+def write_bytes(folder: Path, name: str, content: memoryview) -> None:
+    """As `write_image`, for bytes that are no artifact yet."""
+    path = folder / f"{name}{_SUFFIX}"
     temporary = folder / f"{TEMPORARY_PREFIX}{path.name}"
     with explained(path, "write"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            _write(temporary, memory[: manifest.size_bytes])
+            _write(temporary, content)
             temporary.rename(path)
             sync_folder(folder)
         finally:
@@ -52,20 +57,25 @@ def read_image(
 ) -> ChunkSet:
     """Fills `memory` from the image; returns the chunks that match their digests (all, unless the
     file is damaged). Blocks. Raises NotFound."""
-    path = folder / f"{artifact}{_SUFFIX}"
     target = memory[: manifest.size_bytes]
+    read_bytes(folder, artifact, target)
+    return verify_chunks(target, manifest)
+
+
+def read_bytes(folder: Path, name: str, target: memoryview) -> None:
+    """Fills `target` from what `write_bytes` wrote, as far as it goes. Blocks. Raises NotFound."""
+    path = folder / f"{name}{_SUFFIX}"
     with explained(path, "read"):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise NotFound(f"There is no image of artifact {artifact}.") from error
+            raise NotFound(f"There is no image of {name}.") from error
         try:
             at = 0
             while at < target.nbytes and (read := os.preadv(fd, [target[at:]], at)):
                 at += read
         finally:
             os.close(fd)
-    return verify_chunks(target, manifest)
 
 
 def list_images(folder: Path) -> tuple[ArtifactId, ...]:
@@ -76,7 +86,7 @@ def list_images(folder: Path) -> tuple[ArtifactId, ...]:
     return tuple(ArtifactId(name.removesuffix(_SUFFIX)) for name in names)
 
 
-def remove_image(folder: Path, artifact: ArtifactId) -> None:
+def remove_image(folder: Path, artifact: str) -> None:
     """Forgets an image. Safe to repeat."""
     with explained(folder, "remove from"):
         (folder / f"{artifact}{_SUFFIX}").unlink(missing_ok=True)

@@ -167,17 +167,19 @@ class Pool:
 
     def _reclaim(self) -> None:
         for name, segment in list(self._retired.items()):
-            if not segment.is_mapped():
-                self._free[name] = self._retired.pop(name)
+            if segment.is_mapped():
+                continue
+            del self._retired[name]
+            if name in self._untouched:  # it may lack pages, and has few
+                self._close(segment)
+            else:
+                self._free[name] = segment
                 self._free_since[name] = time.monotonic()
 
     def _take_fitting(self, needed: int) -> Segment | None:
         """The smallest free segment that fits without much waste."""
         fitting = [
-            s
-            for s in self._free.values()
-            if needed <= s.capacity_bytes <= needed * WASTE_RATIO_MAX
-            and s.name not in self._untouched  # it may lack pages
+            s for s in self._free.values() if needed <= s.capacity_bytes <= needed * WASTE_RATIO_MAX
         ]
         if not fitting:
             return None

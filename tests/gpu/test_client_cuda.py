@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
-from tensorcast.client.filling import fill
+from intakes import written
 from tensorcast.client.layout import take_in_tensors
 
 pytestmark = [
@@ -18,9 +16,8 @@ pytestmark = [
 
 def write(tensors) -> tuple[str, bytes]:
     intake = take_in_tensors(tensors)
-    memory = bytearray(intake.size_bytes)
-    sealed = fill(memoryview(memory), intake, is_zero=True, stop=threading.Event())
-    return sealed.artifact, bytes(memory)
+    found, sealed = written(intake)
+    return sealed.artifact, found
 
 
 def test_the_same_content_is_the_same_artifact_wherever_it_lies():

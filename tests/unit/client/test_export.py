@@ -13,9 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from intakes import written
 from tensorcast.client import export
 from tensorcast.client.export import write_safetensors
-from tensorcast.client.filling import fill
 from tensorcast.client.layout import take_in_tensors
 from tensorcast.client.memory import map_segment
 from tensorcast.schema.errors import (
@@ -42,10 +42,8 @@ TENSORS = {
 
 def export_to(path, tensors=TENSORS, *, view=None, force=False, stop=None, progress=None) -> str:
     intake = take_in_tensors(tensors)
-    memory = bytearray(intake.size_bytes)
-    fill(memoryview(memory), intake, is_zero=True, stop=threading.Event())
     segment = os.memfd_create("test")
-    os.write(segment, memory)
+    os.write(segment, written(intake)[0])
     read, lifeline = os.pipe()
     os.close(read)
     return write_safetensors(

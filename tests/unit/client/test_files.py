@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from intakes import written
 from tensorcast.client import filling
 from tensorcast.client.files import find_files, open_safetensors
-from tensorcast.client.filling import fill
+from tensorcast.client.filling import write
 from tensorcast.client.layout import take_in_tensors
 from tensorcast.client.publishing import take_in
 from tensorcast.client.torchfile import read_torch_file
@@ -31,9 +32,7 @@ TENSORS = {
 def read(paths) -> tuple[bytes, object]:
     """The byte space that a put of these paths would write, and its identity."""
     with take_in(paths) as intake:
-        memory = bytearray(intake.size_bytes)
-        sealed = fill(memoryview(memory), intake, is_zero=True, stop=threading.Event())
-    return bytes(memory), sealed
+        return written(intake)
 
 
 def content(memory: bytes, index) -> dict[str, bytes]:
@@ -68,9 +67,7 @@ def test_a_file_and_its_tensors_make_the_same_artifact(tmp_path):
     save_file(TENSORS, tmp_path / "x.safetensors")
     _, sealed = read(tmp_path / "x.safetensors")
     intake = take_in_tensors({s.name: TENSORS[s.name] for s in sealed.manifest.index})
-    memory = bytearray(intake.size_bytes)
-    again = fill(memoryview(memory), intake, is_zero=True, stop=threading.Event())
-    assert again == sealed
+    assert written(intake)[1] == sealed
 
 
 def shards(folder, weight_map=None, name="model.safetensors.index.json"):
@@ -273,28 +270,42 @@ def test_two_indexes_are_one_too_many(tmp_path):
 def test_a_file_that_changes_meanwhile_is_corrupt(tmp_path, change):
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(1000)}, path)
-    memory = memoryview(bytearray(4000))
     with open_safetensors([path]) as intake:
         change(path)
         with pytest.raises(Corrupt, match="changed while it was read"):
-            fill(memory, intake, is_zero=True, stop=threading.Event())
+            written(intake)
 
 
-def test_a_stopped_put_ends_with_no_thread_left(tmp_path):
+@pytest.fixture
+def memory():
+    """Makes new memory for an intake."""
+    made: list[int] = []
+
+    def make(intake) -> int:
+        made.append(os.memfd_create("test"))
+        os.ftruncate(made[-1], intake.size_bytes)
+        return made[-1]
+
+    yield make
+    for descriptor in made:
+        os.close(descriptor)
+
+
+def test_a_stopped_put_ends_with_no_thread_left(memory):
     intake = take_in_tensors({"a": torch.ones(3_000_000)})
     stop = threading.Event()
     stop.set()
     before = threading.active_count()
     with pytest.raises(Cancelled):
-        fill(memoryview(bytearray(intake.size_bytes)), intake, is_zero=True, stop=stop)
+        write(memory(intake), intake, is_zero=True, stop=stop)
     assert threading.active_count() == before
 
 
-def test_progress_ends_at_the_whole(tmp_path):
+def test_progress_ends_at_the_whole(memory):
     intake = take_in_tensors({"a": torch.ones(1_000_000)})
     seen: list[tuple[int, int]] = []
-    fill(
-        memoryview(bytearray(intake.size_bytes)),
+    write(
+        memory(intake),
         intake,
         is_zero=True,
         stop=threading.Event(),

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorcast.client.filling import Intake, Sealed, digest, fill
+from intakes import written
+from tensorcast.client.filling import Intake, Sealed, digest
 from tensorcast.client.layout import take_in_tensors
 from tensorcast.client.memory import Mapping, map_segment
 from tensorcast.client.tensors import TORCH_NAMES, build_tensors, copy_into
@@ -32,10 +33,8 @@ def write(intake: Intake, *, dirt: bytes = b"") -> tuple[Sealed, Mapping | None]
     """Fills a memfd (with `dirt` in it before) as a put would, and maps it as a get would."""
     segment = os.memfd_create("test")
     os.ftruncate(segment, max(1, intake.size_bytes))
-    memory = bytearray(dirt * (intake.size_bytes // max(1, len(dirt)) + 1))
-    memory = bytearray(memory[: intake.size_bytes]) if dirt else bytearray(intake.size_bytes)
-    sealed = fill(memoryview(memory), intake, is_zero=not dirt, stop=threading.Event())
-    os.pwrite(segment, bytes(memory), 0)
+    found, sealed = written(intake, dirt)
+    os.pwrite(segment, found, 0)
     read, lifeline = os.pipe()
     os.close(read)
     return sealed, map_segment((segment, lifeline), intake.size_bytes)

@@ -20,10 +20,12 @@ from tensorcast.log.memory import MemoryLog
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.pool import Pool
+from tensorcast.movers.pending import Pending
 from tensorcast.movers.puts import Put, Puts
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Residents
 from tensorcast.movers.room import Room
+from tensorcast.movers.sealing import Sealing
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.schema.commands import EvictReplica, RemoveArtifact, RemoveKey
 from tensorcast.schema.envelope import Draft
@@ -69,13 +71,14 @@ class Bench:
         self.residents = Residents(N1, self.pool, self.journal, DiskTier(folder / "disk"))
         lifelines, reporter = Lifelines(), Reporter(self.journal, life)
         room = Room(self.pool, self.residents, lifelines, reporter, self.follower, life, wait_s=0.0)
+        self.sealing = Sealing(self.residents, self.pool, self.journal, log, self.follower, life)
+        self.pending = Pending(self.sealing, self.pool, self.journal, folder / "accepted")
         self.puts = Puts(
-            self.residents,
             room,
             _nothing_idle,
             self.pool,
-            self.journal,
-            log,
+            self.sealing,
+            self.pending,
             self.follower,
             life,
             puts_max=2,
@@ -146,7 +149,7 @@ async def test_no_answer_and_it_did_not_happen(tmp_path: Path):
             await b.puts.seal(seal(await b.write()), OWNER, "user:ada@test")
         assert b.pool.stats().used_bytes > 0  # nobody knows yet
         log.is_silent = False
-        await asyncio.wait(b.puts._doubts, timeout=10)
+        await asyncio.wait(b.sealing._doubts, timeout=10)
         assert b.pool.stats().used_bytes == 0
         assert b.residents.find(CONTENT.id) is None
         assert b.journal.segments == {}
