@@ -20,7 +20,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from tensorcast.controlplane.notify import Supervisor
 from tensorcast.controlplane.services.api import run_api
 from tensorcast.controlplane.services.api_desk import Desk
-from tensorcast.controlplane.services.api_postgres import PostgresHistory
+from tensorcast.controlplane.services.api_postgres import PostgresBlocks, PostgresHistory
+from tensorcast.controlplane.services.block_persister import run_block_persister
 from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
@@ -30,6 +31,7 @@ from tensorcast.controlplane.services.timers import run_timers
 from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import migrate
+from tensorcast.log.blocks import JetStreamBlocks
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.writer import Writer
@@ -150,6 +152,8 @@ def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> 
         history=PostgresHistory(engine),
         heartbeats=Heartbeats(asyncio.get_running_loop().time),
         progress=Progress(),
+        blocks=PostgresBlocks(engine),
+        block_progress=Progress(),
     )
 
 
@@ -163,6 +167,7 @@ def _services(
         yield desk.heartbeats.run(log.nats, settings.cluster)
     if "persister" in chosen:
         yield run_persister(log, settings.postgres_url, desk.progress)
+        yield _persist_blocks(settings, desk.block_progress)
     if "scheduler" in chosen:
         yield run_scheduler(log, writer, desk.cursors, follower=follower)
     if "timers" in chosen:
@@ -170,6 +175,25 @@ def _services(
         yield run_timers(log.nats, writer, follower, desk.heartbeats, node_timeout_s=timeout_s)
     if "api" in chosen:
         yield run_api(log.nats, desk, serving=listening.set)
+
+
+async def _persist_blocks(settings: Settings, progress: Progress) -> None:
+    """Copies the KV log, over a connection of its own: its large events must not stand before the
+    small ones of the log."""
+    while True:
+        try:
+            log = await connect_log(
+                settings.nats_url, settings.cluster, name="controlplane kv", timeout_s=CONNECT_S_MAX
+            )
+            break
+        except Unavailable as error:
+            _logger.info("waiting for NATS: %s", error)
+            await asyncio.sleep(PAUSE_S)
+    try:
+        blocks = JetStreamBlocks(log.connection, settings.cluster)
+        await run_block_persister(blocks, settings.postgres_url, progress)
+    finally:
+        await log.aclose()
 
 
 @asynccontextmanager

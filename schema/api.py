@@ -103,7 +103,28 @@ class WaitReplicas(_Message, frozen=True, kw_only=True):
 
 
 class Ask(_Message, frozen=True, kw_only=True):
-    """Verb `status`."""
+    """Verbs `status`, `blocks.stats`, `blocks.spaces`."""
+
+
+class BlockShow(_Message, frozen=True, kw_only=True):
+    """Verb `blocks.show`: what is known of one KV block by its packed key; with `node`, on that
+    node only."""
+
+    key: bytes
+    node: NodeId | None = None
+
+
+class BlockQuery(_Message, frozen=True, kw_only=True):
+    """Verb `blocks.events`: events of the KV log in its order after `since`, with `newest` the last
+    ones. Their keys are told only `with_keys`."""
+
+    node: NodeId | None = None
+    space: str | None = None
+    type: str | None = None
+    since: Seq = Seq(0)
+    limit: int = LIST_MAX
+    newest: bool = False
+    with_keys: bool = False
 
 
 # ---- answers -------------------------------------------------------------------------------
@@ -240,6 +261,65 @@ class EventInfo(_Message, frozen=True, kw_only=True):
     actor: str
     cause: EventId | None
     data: msgspec.Raw
+
+
+class BlockCount(_Message, frozen=True, kw_only=True):
+    """KV blocks and their bytes, as far as nodes have told."""
+
+    blocks: int
+    bytes: int
+
+
+class NodeBlocks(_Message, frozen=True, kw_only=True):
+    """The KV blocks of a node. `counters` are those of its mover's last heartbeat."""
+
+    node: NodeId
+    state: str
+    epoch: int
+    tiers: dict[Tier, BlockCount]
+    counters: dict[str, int] = {}
+
+
+class SpaceBlocks(_Message, frozen=True, kw_only=True):
+    """The KV blocks of a space: in all, and on each node that is up."""
+
+    space: str
+    blocks: int
+    bytes: int
+    nodes: dict[NodeId, dict[Tier, BlockCount]]
+
+
+class BlockHolder(_Message, frozen=True, kw_only=True):
+    """A node that holds a block, since the KV event `seq`."""
+
+    node: NodeId
+    tier: Tier
+    bytes: int
+    since: datetime
+    seq: Seq
+
+
+class BlockMention(_Message, frozen=True, kw_only=True):
+    """An event that named a block; `bytes` is 0 for an eviction."""
+
+    seq: Seq
+    at: datetime
+    type: str
+    node: NodeId
+    epoch: int
+    tier: Tier
+    bytes: int
+
+
+class BlockInfo(_Message, frozen=True, kw_only=True):
+    """A block's key, who holds it now, and the last events that named it, the oldest first."""
+
+    space: str
+    prefix: str
+    layer_group: int
+    rank: int
+    holders: tuple[BlockHolder, ...]
+    events: tuple[BlockMention, ...]
 
 
 class ReplayInfo(_Message, frozen=True, kw_only=True):

@@ -11,20 +11,23 @@ from tensorcast.controlplane.services.api_answers import describe_event
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.store.block_queries import Mention
+from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.queries import About
 from tensorcast.log.execute import execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.identity import new_event_id, now
 from tensorcast.log.memory import MemoryCursors, MemoryLog
 from tensorcast.log.writer import Writer
-from tensorcast.schema.api import AuditQuery, EventInfo
+from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
+from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.codec import decode
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Timeout, Unavailable
 from tensorcast.schema.events import Event, UnknownEvent, aggregate_of
-from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.ids import EventId, NodeId, Seq
 
 
 class Clock:
@@ -99,6 +102,24 @@ def fold(events) -> ClusterView:
     return view
 
 
+class MemoryBlockHistory:
+    """Answers about KV blocks what a test has put there."""
+
+    def __init__(self) -> None:
+        self.held: dict[Place, Holding] = {}
+        self.mentions: tuple[Mention, ...] = ()
+        self.events: tuple[EventInfo, ...] = ()
+
+    async def holdings(self) -> dict[Place, Holding]:
+        return self.held
+
+    async def find_mentions(self, key: BlockKey, node: NodeId | None) -> tuple[Mention, ...]:
+        return tuple(one for one in self.mentions if node in (None, one.node))
+
+    async def find_block_events(self, query: BlockQuery) -> tuple[EventInfo, ...]:
+        return tuple(one for one in self.events if one.seq > query.since)
+
+
 class Rig:
     """A desk over a log in memory, with its follower and writer running."""
 
@@ -111,6 +132,7 @@ class Rig:
         self.history = MemoryHistory(self.log)
         self.heartbeats = Heartbeats(self.clock)
         self.progress = Progress()
+        self.blocks = MemoryBlockHistory()
         self.desk = Desk(
             cluster="default",
             writer=self.writer,
@@ -119,6 +141,8 @@ class Rig:
             history=self.history,
             heartbeats=self.heartbeats,
             progress=self.progress,
+            blocks=self.blocks,
+            block_progress=Progress(),
         )
 
     @property

@@ -12,13 +12,15 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from tensorcast.controlplane.services import api_history, api_live, api_waits
+from tensorcast.controlplane.services import api_blocks, api_history, api_live, api_waits
 from tensorcast.controlplane.services.api_commands import run_command
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_status import show_status
 from tensorcast.schema.api import (
     Ask,
     AuditQuery,
+    BlockQuery,
+    BlockShow,
     Browse,
     Execute,
     ReplayQuery,
@@ -69,6 +71,10 @@ ROUTES = {
     "node.list": _route(Browse, api_live.list_nodes),
     "node.show": _route(Show, api_live.show_node),
     "audit.log": _route(AuditQuery, api_history.audit_log),
+    "blocks.stats": _route(Ask, api_blocks.block_stats),
+    "blocks.spaces": _route(Ask, api_blocks.block_spaces),
+    "blocks.show": _route(BlockShow, api_blocks.show_block),
+    "blocks.events": _route(BlockQuery, api_blocks.block_events),
     "replay": _route(ReplayQuery, api_history.replay),
     "status": _route(Ask, show_status),
 }

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.store.block_queries import Mention
+from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.queries import About
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors
 from tensorcast.log.writer import Writer
-from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, EventInfo
+from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, BlockQuery, EventInfo
+from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Timeout, Unavailable
-from tensorcast.schema.ids import Seq
+from tensorcast.schema.ids import NodeId, Seq
 
 AFTER_S_MAX = 10.0
 """A request is answered at most so long after it named an event that has not been seen yet."""
@@ -46,6 +49,22 @@ class History(Protocol):
         ...
 
 
+class BlockHistory(Protocol):
+    """What is asked of the KV events in Postgres. Raises Unavailable while it is away."""
+
+    async def holdings(self) -> Mapping[Place, Holding]:
+        """What each node said to hold of each space in each tier."""
+        ...
+
+    async def find_mentions(self, key: BlockKey, node: NodeId | None) -> tuple[Mention, ...]:
+        """The last events that named a block, the newest first."""
+        ...
+
+    async def find_block_events(self, query: BlockQuery) -> tuple[EventInfo, ...]:
+        """The KV events that match, in the order of the KV log."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Desk:
     """Everything that a handler may ask or write to."""
@@ -57,6 +76,8 @@ class Desk:
     history: History
     heartbeats: Heartbeats
     progress: Progress
+    blocks: BlockHistory
+    block_progress: Progress
 
     def check_changeable(self) -> None:
         """Raises Unavailable while the log is not the one whose events Postgres has."""

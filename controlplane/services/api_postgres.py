@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tensorcast.controlplane.store import queries
+from tensorcast.controlplane.store import block_queries, queries
+from tensorcast.controlplane.store.block_queries import Mention
+from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.queries import About
-from tensorcast.schema.api import AuditQuery, EventInfo
+from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
+from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.ids import Seq
+from tensorcast.schema.ids import NodeId, Seq
 
 
 class PostgresHistory:
@@ -33,3 +37,19 @@ class PostgresHistory:
 
     async def view_at(self, seq: Seq) -> ClusterView:
         return await queries.view_at(self._engine, seq)
+
+
+class PostgresBlocks:
+    """Keeps the contract of `BlockHistory` on an engine, which stays the caller's."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def holdings(self) -> Mapping[Place, Holding]:
+        return await block_queries.holdings(self._engine)
+
+    async def find_mentions(self, key: BlockKey, node: NodeId | None) -> tuple[Mention, ...]:
+        return await block_queries.find_mentions(self._engine, key, node)
+
+    async def find_block_events(self, query: BlockQuery) -> tuple[EventInfo, ...]:
+        return await block_queries.find_block_events(self._engine, query)

@@ -43,6 +43,8 @@ async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
         problems.append(f"The log takes no events: {desk.writer.trouble}")
     if desk.progress.problem is not None:
         problems.append(f"The persister does not copy: {desk.progress.problem}")
+    if desk.block_progress.problem is not None:
+        problems.append(f"KV events are not copied: {desk.block_progress.problem}")
     last = await _answer_of(desk.writer.last_seq(), problems)
     if last is not None:
         problems.extend(_lag("The persister", last, committed))

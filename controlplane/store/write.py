@@ -119,6 +119,20 @@ async def clear_states(connection: AsyncConnection) -> None:
     await connection.execute(text(f"TRUNCATE {names}"))
 
 
+async def merge_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
+    """Puts rows into a table, each in the place of the one with its key, inside the caller's
+    transaction, which a statement has begun."""
+    await _merge(connection, table, rows, _REPLACE)
+
+
+async def copy_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
+    """Adds rows that are not there yet, inside the caller's transaction, which a statement has
+    begun."""
+    driver = await _driver(connection)
+    columns = [column.name for column in table.columns]
+    await driver.copy_records_to_table(table.name, columns=columns, records=rows)
+
+
 _KEEP: Final = "DO NOTHING"
 _REPLACE: Final = "DO UPDATE SET"
 

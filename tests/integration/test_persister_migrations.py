@@ -12,9 +12,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
+from tensorcast.controlplane.store.block_tables import metadata
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import HEAD, SCRIPTS, migrate, read_revision, run
-from tensorcast.controlplane.store.tables import metadata
 from tensorcast.schema.errors import Conflict, PermissionDenied, Timeout
 
 

@@ -1,0 +1,127 @@
+"""The persister of KV blocks: copies the KV log into Postgres, each event exactly once.
+
+It is a loop of its own beside the persister of the log, with its own connections to NATS and
+Postgres, so that neither waits for the other. What the KV log has forgotten before it was copied is
+missing in Postgres too; what nodes hold is right again at their next event. It appends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import asyncpg
+import msgspec
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.store.block_rows import (
+    Speaker,
+    block_event_row,
+    fold_holdings,
+    read_block_event,
+)
+from tensorcast.controlplane.store.block_write import (
+    BlockBatch,
+    BlockPosition,
+    load_block_position,
+    load_speakers,
+    try_block_lock,
+    write_block_batch,
+)
+from tensorcast.controlplane.store.engine import brief, connecting, make_engine
+from tensorcast.log.blocks import BlockLog
+from tensorcast.log.identity import now
+from tensorcast.log.port import Stored
+from tensorcast.schema.errors import TensorCastError
+
+BATCH_EVENTS_MAX: Final = 256
+BATCH_BYTES_MAX: Final = 4 << 20
+_PAUSE_S_FIRST: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
+_STANDBY_POLL_S: Final = 1.0
+_logger = logging.getLogger(__name__)
+
+
+async def run_block_persister(
+    log: BlockLog, postgres_url: str, progress: Progress | None = None
+) -> None:
+    """Copies for ever. The database must be migrated. Postgres or NATS away: it waits and goes on
+    where it stood. Another log of the same name is copied from its beginning."""
+    progress = Progress() if progress is None else progress
+    engine = make_engine(postgres_url, name="tensorcast kv persister", pooled=False)
+    pause_s = _PAUSE_S_FIRST
+    try:
+        while True:
+            before = progress.committed_seq
+            try:
+                async with connecting(engine) as connection:
+                    await _copy(log, connection, progress)
+            except TensorCastError as error:
+                _report(progress, error)
+            except (DBAPIError, asyncpg.PostgresError) as error:
+                _report(progress, TensorCastError(f"Postgres refuses to write: {brief(error)}."))
+            if progress.committed_seq > before:
+                pause_s = _PAUSE_S_FIRST
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    finally:
+        await engine.dispose()
+
+
+def _report(progress: Progress, error: TensorCastError) -> None:
+    if progress.problem != str(error):
+        _logger.warning("KV persister: %s", error)
+    progress.problem = str(error)
+    progress.is_active = False
+
+
+async def _copy(log: BlockLog, connection: AsyncConnection, progress: Progress) -> None:
+    """One life of the writer: from getting the lock to the first trouble."""
+    while not await try_block_lock(connection):
+        progress.problem = None
+        await asyncio.sleep(_STANDBY_POLL_S)
+    reach = await log.reach()
+    position = await load_block_position(connection, reach.created)
+    speakers = await load_speakers(connection)
+    progress.committed_seq = position.seq
+    progress.is_active = True
+    progress.problem = None
+    reading = log.read(position.created, after=position.seq, batch_max=BATCH_EVENTS_MAX)
+    async with aclosing(reading) as batches:
+        async for stored in batches:
+            for part in split_batch(stored):
+                batch = prepare_block_batch(speakers, position, part)
+                await write_block_batch(connection, batch)
+                speakers.update(batch.fold.speakers)
+                position = batch.last
+                progress.committed_seq = position.seq
+
+
+def split_batch(stored: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
+    """Parts of a few megabytes: between two of them others have their turn."""
+    start = size = 0
+    for place, one in enumerate(stored):
+        size += len(one.payload)
+        if size > BATCH_BYTES_MAX and place > start:
+            yield stored[start:place]
+            start, size = place, len(one.payload)
+    yield stored[start:]
+
+
+def prepare_block_batch(
+    speakers: dict[str, Speaker], position: BlockPosition, stored: Sequence[Stored]
+) -> BlockBatch:
+    """What is to be written for the events. Pure but for the time that an unreadable event
+    gets."""
+    recorded = [read_block_event(one, now()) for one in stored]
+    return BlockBatch(
+        previous=position,
+        last=msgspec.structs.replace(position, seq=recorded[-1].seq),
+        events=[block_event_row(position.log_epoch, one) for one in recorded],
+        fold=fold_holdings(speakers, recorded),
+    )

@@ -1,0 +1,102 @@
+"""The one transaction that writes of KV blocks: events, what nodes hold, and the position move
+together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tensorcast.controlplane.store.block_rows import Fold, Row, Speaker, holding_row, speaker_row
+from tensorcast.controlplane.store.block_tables import kv_events, kv_holdings, kv_logs, kv_nodes
+from tensorcast.controlplane.store.write import copy_rows, merge_rows
+from tensorcast.schema.errors import Conflict
+from tensorcast.schema.ids import Seq
+
+LOCK: Final = 0x7463_6B76_7065  # any number that no other program uses in this database
+
+
+class BlockPosition(msgspec.Struct, frozen=True):
+    """How far Postgres goes, in which life of the KV log, and when that was created."""
+
+    log_epoch: int
+    created: str
+    seq: Seq
+
+
+class BlockBatch(msgspec.Struct, frozen=True):
+    """What one transaction writes: the rows of the events after `previous` up to `last`, and what
+    they change."""
+
+    previous: BlockPosition
+    last: BlockPosition
+    events: Sequence[Row]
+    fold: Fold
+
+
+async def try_block_lock(connection: AsyncConnection) -> bool:
+    """Takes the lock of the only writer, for as long as the connection lives; False when another
+    one has it. Safe to repeat."""
+    taken = await connection.scalar(select(func.pg_try_advisory_lock(LOCK)))
+    await connection.commit()
+    return bool(taken)
+
+
+async def load_block_position(connection: AsyncConnection, created: str) -> BlockPosition:
+    """How far Postgres goes in the log that was made at `created`. One that it has not met before
+    is a new life: its positions mean other events. Writes that down."""
+    row = (
+        await connection.execute(select(kv_logs).order_by(kv_logs.c.epoch.desc()).limit(1))
+    ).one_or_none()
+    if row is None or row.created != created:
+        epoch = row.epoch + 1 if row else 1
+        await connection.execute(insert(kv_logs).values(epoch=epoch, created=created, seq=0))
+        position = BlockPosition(epoch, created, Seq(0))
+    else:
+        position = BlockPosition(row.epoch, created, Seq(row.seq))
+    await connection.commit()
+    return position
+
+
+async def load_speakers(connection: AsyncConnection) -> dict[str, Speaker]:
+    """The nodes that have spoken."""
+    found = await connection.execute(select(kv_nodes))
+    speakers = {row.node: Speaker(row.epoch, row.cleared_seq) for row in found}
+    await connection.commit()
+    return speakers
+
+
+async def write_block_batch(connection: AsyncConnection, batch: BlockBatch) -> None:
+    """Writes the batch, if Postgres stands exactly at its `previous`. Raises Conflict when another
+    writer has moved the position; then nothing is written."""
+    async with connection.begin():
+        await _move_position(connection, batch)
+        await copy_rows(connection, kv_events, batch.events)
+        await _write_fold(connection, batch.fold)
+
+
+async def _move_position(connection: AsyncConnection, batch: BlockBatch) -> None:
+    moved = await connection.execute(
+        update(kv_logs)
+        .where(kv_logs.c.epoch == batch.previous.log_epoch, kv_logs.c.seq == batch.previous.seq)
+        .values(seq=batch.last.seq, updated_at=func.now())
+    )
+    if moved.rowcount != 1:
+        raise Conflict(
+            f"Postgres does not stand at KV event {batch.previous.seq} any more.",
+            hint="Another persister has taken over.",
+        )
+
+
+async def _write_fold(connection: AsyncConnection, fold: Fold) -> None:
+    if fold.cleared:
+        gone = kv_holdings.c.node.in_(sorted(fold.cleared))
+        await connection.execute(delete(kv_holdings).where(gone))
+    speakers = [speaker_row(node, speaker) for node, speaker in fold.speakers.items()]
+    await merge_rows(connection, kv_nodes, speakers)
+    holdings = [holding_row(place, held) for place, held in fold.holdings.items()]
+    await merge_rows(connection, kv_holdings, holdings)
