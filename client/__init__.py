@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensorcast.client.session import AsyncClient, connect_async
     from tensorcast.client.sync import Artifact, Client, Operation, Queries, Replication, connect
     from tensorcast.client.views import parse_view
+    from tensorcast.schema.blocks import BlockKey, BlockPut, pack_keys
     from tensorcast.schema.errors import (
         Cancelled,
         Conflict,
@@ -70,6 +71,9 @@ _HOMES = {
     "Replication": "tensorcast.client.sync",
     "connect": "tensorcast.client.sync",
     "parse_view": "tensorcast.client.views",
+    "BlockKey": "tensorcast.schema.blocks",
+    "BlockPut": "tensorcast.schema.blocks",
+    "pack_keys": "tensorcast.schema.blocks",
     "View": "tensorcast.schema.views",
     **dict.fromkeys(_ERRORS, "tensorcast.schema.errors"),
 }
@@ -80,6 +84,8 @@ __all__ = [
     "AsyncClient",
     "AsyncOperation",
     "AsyncReplication",
+    "BlockKey",
+    "BlockPut",
     "Cancelled",
     "Client",
     "Conflict",
@@ -103,6 +109,7 @@ __all__ = [
     "connect_async",
     "load",
     "load_into",
+    "pack_keys",
     "parse_view",
     "resolve_context",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.arena import Arena
+from tensorcast.client.blocks_calls import Addresses, AsyncBlockCalls, make_blocks
 from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.export import PathLike, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
@@ -63,7 +64,7 @@ def connect_async(
     return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
-class AsyncClient:
+class AsyncClient(AsyncBlockCalls):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""
 
@@ -75,6 +76,8 @@ class AsyncClient:
             context.nats_url, context.cluster, self.actor, self.position, timeout_s=timeout
         )
         self.mover = MoverSockets(context, self.actor)
+        self.blocks = make_blocks(context, self.actor)
+        self.addresses = Addresses(context.default_node)
         self.arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
         self._threads = _make_threads()
         self._left_behind: list[ThreadPoolExecutor] = []
@@ -96,6 +99,7 @@ class AsyncClient:
     async def aclose(self) -> None:
         """Gives up the connections. Tensors that were handed out stay valid. Safe to repeat."""
         self.mover.close()
+        self.blocks.close()
         await self.api.aclose()
         self._threads.shutdown(wait=False)
 
@@ -351,6 +355,7 @@ class AsyncClient:
         self._threads = _make_threads()
         self.arenas = weakref.WeakSet()
         self.mover.forget()
+        self.blocks.forget()
         self.api.forget()
         self.position.forget()
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
+from tensorcast.client.blocks_calls import BlockCalls
 from tensorcast.client.context import Context
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
@@ -89,6 +90,10 @@ class Queries(_Facade[ControlPlane]):
     uncordon = _waited(ControlPlane.uncordon)
     drain = _waited(ControlPlane.drain)
     audit = _waited(ControlPlane.audit)
+    block_stats = _waited(ControlPlane.block_stats)
+    block_spaces = _waited(ControlPlane.block_spaces)
+    block = _waited(ControlPlane.block)
+    block_events = _waited(ControlPlane.block_events)
     replay = _waited(ControlPlane.replay)
     status = _waited(ControlPlane.status)
 
@@ -238,7 +243,7 @@ class Lease(_Facade[AsyncLease]):
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Client(_Facade[AsyncClient]):
+class Client(_Facade[AsyncClient], BlockCalls):
     """One application's access to a cluster: see `AsyncClient`, whose surface it has. `api` asks
     the control plane. For any number of threads, and for children that are forked."""
 

@@ -17,6 +17,8 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
 from tensorcast.movers.agent import Agent
+from tensorcast.movers.blocks.base import NullLocator, NullReporter, NullSpill
+from tensorcast.movers.blocks.node import NodeBlocks
 from tensorcast.movers.budget import disk_capacity, read_space
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
@@ -47,6 +49,7 @@ from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.registry import make_transport
 from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.block_wire import MAGIC as BLOCKS_MAGIC
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 from tensorcast.schema.socket import Stats, Welcome
@@ -82,8 +85,26 @@ class Mover:
         self._reporter = Reporter(journal, self._life)
         self._residents = Residents(settings.node, self._pool, journal, self._disk)
         self._peers = Peers()
-        self._transport = make_transport("tcp", settings.cluster, settings.node)
-        self._server = TcpServer(settings.listen, self._residents, settings.cluster, settings.node)
+        self._transport = make_transport(
+            "tcp", settings.cluster, settings.node, verify=settings.verify
+        )
+        self._blocks = NodeBlocks(
+            self._pool,
+            settings.kv_bytes,
+            settings.kv_eviction,
+            settings.cluster,
+            settings.node,
+            reporter=NullReporter(),
+            locator=NullLocator(),
+            spill=NullSpill(),
+        )
+        self._server = TcpServer(
+            settings.listen,
+            self._residents,
+            settings.cluster,
+            settings.node,
+            guests={BLOCKS_MAGIC: self._blocks.serve_peer},
+        )
         self._wire()
 
     def _wire_rooms(self) -> Room:
@@ -230,6 +251,7 @@ class Mover:
         trace: TracebackType | None,
     ) -> None:
         self._server.close()
+        self._blocks.close()
         self._lifelines.close()
         self._pool.close()
 
@@ -298,6 +320,7 @@ class Mover:
         loop.add_reader(self._lifelines.fileno(), self._lifelines.reap)
         serving = tasks.create_task(sockets.serve(), name="sockets")
         try:
+            self._blocks.open(self._settings.socket)
             self._notifier.ready(self._about())
             _logger.info("node %s serves, epoch %d", self._life.node, self._life.epoch)
             await stopping.wait()

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.core.eviction import Watermarks
 from tensorcast.movers.core.topology import parse_bandwidth, parse_labels
 from tensorcast.schema.errors import InvalidArgument
@@ -19,12 +20,15 @@ DRAM_BYTES: Final = 1 << 30
 DRAM_HIGH, DRAM_LOW = 0.95, 0.85
 DISK_HIGH, DISK_LOW = 0.95, 0.9
 ROOM_WAIT_S: Final = 10.0
+KV_SHARE: Final = 4
+"""One in so many bytes of the memory may be used for KV blocks, unless a number is set."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`listen` (host:port) and `advertise` (a host) are the data port's; everything that the node
     keeps is in `data_dir`. `disk_bytes` None: what is free, less a reserve;
-    `bandwidth` of its network in bytes a second, 0: not known. Times in seconds. The
+    `bandwidth` of its network in bytes a second, 0: not known; `verify`: chunks are checked as
+    they arrive. Times in seconds. The
     `*_max` are limits of this process."""
 
     cluster: str
@@ -45,7 +49,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     overflow: Overflow = Overflow.SPILL
     disk_bytes: int | None = None
     labels: dict[str, str] = {}
+    kv_bytes: int = DRAM_BYTES // KV_SHARE
+    kv_eviction: BlockPolicy = BlockPolicy.LRU
+    kv_disk_bytes: int = 0
     bandwidth: int = 0
+    verify: bool = True
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -68,8 +76,20 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         overflow=_overflow(environ.get("TENSORCAST_OVERFLOW") or Overflow.SPILL),
         disk_bytes=_disk_bytes(environ),
         labels=parse_labels(environ.get("TENSORCAST_LABELS", "")),
+        kv_bytes=_kv_bytes(environ),
+        kv_eviction=_kv_eviction(environ.get("TENSORCAST_KV_EVICTION") or BlockPolicy.LRU),
+        kv_disk_bytes=int(_number(environ, "TENSORCAST_KV_DISK_BYTES", 0, 0)),
         bandwidth=parse_bandwidth(environ.get("TENSORCAST_BANDWIDTH", "")),
+        verify=_verify(environ.get("TENSORCAST_VERIFY") or "arrival"),
     )
+
+
+def _verify(text: str) -> bool:
+    if text not in ("arrival", "off"):
+        raise InvalidArgument(
+            f"TENSORCAST_VERIFY is {text!r}.", hint="Write arrival (the default) or off."
+        )
+    return text == "arrival"
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:
@@ -117,6 +137,27 @@ def _overflow(text: str) -> Overflow:
     except ValueError:
         raise InvalidArgument(
             f"TENSORCAST_OVERFLOW is {text!r}.", hint="It must be spill, evict or reject."
+        ) from None
+
+
+def _kv_bytes(environ: Mapping[str, str]) -> int:
+    """A part of the memory for artifacts, not in addition to it."""
+    dram = int(_number(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN))
+    kv_bytes = int(_number(environ, "TENSORCAST_KV_BYTES", dram // KV_SHARE, 0))
+    if kv_bytes > dram:
+        raise InvalidArgument(
+            f"TENSORCAST_KV_BYTES is {kv_bytes}, TENSORCAST_DRAM_BYTES {dram}.",
+            hint="Blocks take their memory from the node's: it cannot be more.",
+        )
+    return kv_bytes
+
+
+def _kv_eviction(text: str) -> BlockPolicy:
+    try:
+        return BlockPolicy(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"TENSORCAST_KV_EVICTION is {text!r}.", hint="It must be lru, lfu or priority."
         ) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 import msgspec
 
@@ -25,6 +26,15 @@ DIGEST_BYTES = 8
 _PART = struct.Struct(">HH")
 PACKED_BYTES_MIN = 1 + 1 + _PART.size + PREFIX_BYTES_MIN
 PACKED_BYTES_MAX = 1 + SPACE_BYTES_MAX + _PART.size + PREFIX_BYTES_MAX
+
+
+class BlockPut(StrEnum):
+    """What came of putting one block: it is stored now, it was there already, or it was rejected
+    (no room, or a size that cannot be)."""
+
+    STORED = "stored"
+    EXISTED = "existed"
+    REJECTED = "rejected"
 
 
 class BlockKey(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         AsyncClient,
         AsyncOperation,
         AsyncReplication,
+        BlockKey,
+        BlockPut,
         Cancelled,
         Client,
         Conflict,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         connect_async,
         load,
         load_into,
+        pack_keys,
     )
 
 __all__ = [
@@ -41,6 +44,8 @@ __all__ = [
     "AsyncClient",
     "AsyncOperation",
     "AsyncReplication",
+    "BlockKey",
+    "BlockPut",
     "Cancelled",
     "Client",
     "Conflict",
@@ -60,6 +65,7 @@ __all__ = [
     "connect_async",
     "load",
     "load_into",
+    "pack_keys",
 ]
 
 

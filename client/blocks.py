@@ -1,0 +1,410 @@
+"""KV blocks for applications: put if absent, get (views or copies), from this node and others.
+
+Waits in the calling thread, without an event loop between: a call takes microseconds. Any number of
+threads may call; each uses a connection of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import xxhash
+
+from tensorcast.client.blocks_buffers import flat_views, shape_views, write_staged
+from tensorcast.client.blocks_memory import EVERYTHING
+from tensorcast.client.blocks_pool import BlockConnections
+from tensorcast.client.blocks_socket import BlockConnection, Found
+from tensorcast.client.blocks_tcp import BlockPeers
+from tensorcast.schema.block_wire import (
+    PRIORITY_MAX,
+    Elsewhere,
+    Greeting,
+    Op,
+    State,
+)
+from tensorcast.schema.blocks import BlockKey, BlockPut, is_packed, pack_key, pack_space
+from tensorcast.schema.errors import InvalidArgument, TensorCastError
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensorcast.client.blocks_buffers import Block
+
+T = TypeVar("T")
+Keys = Sequence[BlockKey] | Sequence[bytes]
+
+PUT_BYTES: Final = 16 << 20
+PUT_BLOCKS: Final = 512
+FIND_BLOCKS: Final = 4096
+_PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
+
+
+class Blocks:
+    """The blocks of a cluster, seen from one node (`path`: its mover's socket; None: from none,
+    then every call must name an `address`)."""
+
+    def __init__(self, path: str | None, node: str | None, cluster: str, actor: str) -> None:
+        self._greeting = Greeting(cluster=cluster, actor=actor)
+        self._here = BlockConnections(path, node, self._greeting)
+        self.peers = BlockPeers(self._greeting)
+
+    # ---- puts ----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        keys: Keys,
+        blocks: Sequence[Block] | Block,
+        *,
+        priority: int = 0,
+        address: str | None = None,
+    ) -> list[BlockPut]:
+        """See `AsyncClient.put_blocks`."""
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise InvalidArgument(f"priority is {priority}.", hint=f"Use 0 to {PRIORITY_MAX}.")
+        packed = pack(keys)
+        sources, kept = flat_views(blocks, len(packed), write=False)
+        if not packed:
+            return []
+        states = self._put(packed, sources, priority, address)
+        del kept
+        if not any(states):
+            return [BlockPut.STORED] * len(packed)
+        return [_PUTS.get(State(state), BlockPut.REJECTED) for state in states]
+
+    def _put(
+        self, keys: list[bytes], sources: list[memoryview], priority: int, address: str | None
+    ) -> bytes:
+        if address is not None:
+            return b"".join(
+                self._send(address, keys[a:b], sources[a:b], priority) for a, b in cut(sources)
+            )
+
+        parts: Sequence[tuple[int, int]] = ((0, len(sources)),)
+        if len(sources) > PUT_BLOCKS or len(sources) * sources[0].nbytes > PUT_BYTES:
+            parts = cut(sources)
+
+        def work(connection: BlockConnection) -> bytes:
+            states = connection.put(keys, sources, priority, parts)
+            connection.flush()
+            return states
+
+        return self._here.use(work)
+
+    def _send(
+        self, address: str, keys: list[bytes], sources: list[memoryview], priority: int
+    ) -> bytes:
+        return self.peers.use(address, lambda peer: peer.send_blocks(keys, sources, priority))
+
+    # ---- gets ----------------------------------------------------------------------------------
+
+    def get(
+        self,
+        keys: Keys,
+        *,
+        dtype: torch.dtype | None = None,
+        shape: Sequence[int] | None = None,
+        verify: bool = False,
+        anywhere: bool = True,
+        adopt: bool = False,
+        address: str | None = None,
+    ) -> list[memoryview | None] | list[torch.Tensor | None]:
+        """See `AsyncClient.get_blocks`."""
+        packed = pack(keys)
+        views: list[memoryview | None] = [None] * len(packed)
+        missing: dict[int, tuple[str, ...]] = dict.fromkeys(range(len(packed)), (address or "",))
+        if address is None:
+            missing = self._view_here(packed, views, verify, anywhere)
+        if missing:
+
+            def allocate(at: int, size: int) -> memoryview:
+                views[at] = memoryview(bytearray(size))
+                return views[at]  # type: ignore[return-value]  # just set
+
+            arrived = self._fetch(packed, missing, allocate)
+            for at in missing.keys() - arrived:
+                views[at] = None
+            self._adopt(packed, views, arrived if adopt else set())
+            views = [None if view is None else view.toreadonly() for view in views]
+        if dtype is None and shape is None:
+            return views
+        return shape_views(views, *_form(dtype, shape))
+
+    def _view_here(
+        self, keys: list[bytes], views: list[memoryview | None], verify: bool, anywhere: bool
+    ) -> dict[int, tuple[str, ...]]:
+        """Fills `views` with what this node has; the others, and who may have them."""
+
+        def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
+            missing: dict[int, tuple[str, ...]] = {}
+            for first in range(0, len(keys), FIND_BLOCKS):
+                part = keys[first : first + FIND_BLOCKS]
+                found = connection.find(part, digests=verify, elsewhere=anywhere)
+                views[first : first + len(part)] = connection.views(found)
+                absent = [n for n, address in enumerate(found.addresses) if not address]
+                if verify:
+                    damaged = find_damaged(found)
+                    connection.tell_damaged([part[n] for n in damaged])
+                    for n in damaged:
+                        views[first + n] = None
+                    absent += damaged
+                missing.update(_others(first, absent, found.elsewhere))
+            return missing
+
+        return self._here.use(work)
+
+    def get_into(
+        self,
+        keys: Keys,
+        targets: Sequence[Block] | Block,
+        *,
+        verify: bool = False,
+        anywhere: bool = True,
+        adopt: bool = False,
+        address: str | None = None,
+    ) -> list[bool]:
+        """See `AsyncClient.get_blocks` (`into`)."""
+        packed = pack(keys)
+        views, kept = flat_views(targets, len(packed), write=True)
+        missing: dict[int, tuple[str, ...]] = dict.fromkeys(range(len(packed)), (address or "",))
+        if address is None:
+            missing = self._copy_here(packed, views, verify, anywhere)
+        is_there = [True] * len(packed)
+        if missing:
+
+            def allocate(at: int, size: int) -> memoryview:
+                check_size(at, size, views[at])
+                return views[at]
+
+            arrived = self._fetch(packed, missing, allocate)
+            self._adopt(packed, views, arrived if adopt else set())
+            for at in missing.keys() - arrived:
+                is_there[at] = False
+        write_staged(kept)
+        return is_there
+
+    def _copy_here(
+        self, keys: list[bytes], targets: list[memoryview], verify: bool, anywhere: bool
+    ) -> dict[int, tuple[str, ...]]:
+        """Fills `targets` with what this node has; the others, and who may have them."""
+
+        def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
+            missing: dict[int, tuple[str, ...]] = {}
+            for first in range(0, len(keys), FIND_BLOCKS):
+                part = keys[first : first + FIND_BLOCKS]
+                found = connection.find(part, digests=verify, elsewhere=anywhere)
+                try:
+                    absent = copy_found(found, targets, first)
+                finally:
+                    connection.release(found.tag)
+                if verify:
+                    damaged = [
+                        n
+                        for n, digest in enumerate(found.digests)
+                        if found.addresses[n]
+                        and xxhash.xxh3_64_digest(targets[first + n]) != digest
+                    ]
+                    connection.tell_damaged([part[n] for n in damaged])
+                    absent += damaged
+                missing.update(_others(first, absent, found.elsewhere))
+            return missing
+
+        return self._here.use(work)
+
+    def _adopt(
+        self, keys: list[bytes], views: Sequence[memoryview | None], arrived: set[int]
+    ) -> None:
+        """Puts what was fetched on this node too."""
+        found = [(keys[at], view) for at in sorted(arrived) if (view := views[at]) is not None]
+        if found and self._here.is_local:
+            self._put([key for key, _ in found], [view for _, view in found], 0, None)
+
+    def _fetch(
+        self,
+        keys: list[bytes],
+        missing: dict[int, tuple[str, ...]],
+        allocate: Callable[[int, int], memoryview],
+    ) -> set[int]:
+        """Fetches blocks from the nodes that may have them; the indexes of those that arrived. A
+        node that fails or lacks some is followed by the next one that is named for a block."""
+        arrived: set[int] = set()
+        asked: set[tuple[int, str]] = set()
+        open_ = {at: names for at, names in missing.items() if any(names)}
+        failed: TensorCastError | None = None
+        while open_:
+            groups: dict[str, list[int]] = {}
+            for at, names in open_.items():
+                left = [name for name in names if (at, name) not in asked]
+                left.sort(key=self.peers.is_resting)
+                if left:
+                    groups.setdefault(left[0], []).append(at)
+            if not groups:
+                break
+            for name, indexes in groups.items():
+                asked.update((at, name) for at in indexes)
+                try:
+                    got, more = self._fetch_from(name, keys, indexes, allocate)
+                except InvalidArgument:
+                    raise
+                except TensorCastError as error:
+                    failed = error
+                    continue
+                arrived |= got
+                for at, names in more.items():
+                    open_[at] = (*open_[at], *names)
+            open_ = {at: names for at, names in open_.items() if at not in arrived}
+        if failed is not None and not arrived and not self._here.is_local:
+            raise failed
+        return arrived
+
+    def _fetch_from(
+        self,
+        address: str,
+        keys: list[bytes],
+        indexes: list[int],
+        allocate: Callable[[int, int], memoryview],
+    ) -> tuple[set[int], dict[int, tuple[str, ...]]]:
+        arrived, _, others = self.peers.use(
+            address,
+            lambda peer: peer.fetch(
+                [keys[at] for at in indexes],
+                lambda n, size: allocate(indexes[n], size),
+                elsewhere=not self._here.is_local,
+            ),
+        )
+        more: dict[int, tuple[str, ...]] = {}
+        for first, other in others:
+            if other is not None:
+                for n in range(len(other.choices[0])):
+                    more[indexes[first + n]] = other.of(n)
+        return {indexes[n] for n in arrived}, more
+
+    # ---- the rest ------------------------------------------------------------------------------
+
+    def exists(
+        self, keys: Keys, *, anywhere: bool = True, address: str | None = None
+    ) -> list[bool]:
+        """See `AsyncClient.exists`."""
+        packed = pack(keys)
+        if not packed:
+            return []
+        if address is not None:
+            states = self.peers.use(address, lambda peer: peer.ask_states(Op.EXISTS, packed))
+        else:
+            states = self._here.use(lambda c: c.exists(packed, elsewhere=anywhere))
+        return [state != State.ABSENT for state in states]
+
+    def evict(
+        self, keys: Keys = (), *, space: str | None = None, address: str | None = None
+    ) -> int:
+        """See `AsyncClient.evict_blocks`."""
+        packed = pack(keys)
+        total = 0
+        if packed and address is not None:
+            states = self.peers.use(address, lambda peer: peer.ask_states(Op.EVICT, packed))
+            total += states.count(State.DROPPED)
+        elif packed:
+            total += self._here.use(lambda c: c.evict(packed)).count(State.DROPPED)
+        if space is not None:
+            beginning = pack_space(space)
+            if address is not None:
+                total += self.peers.use(address, lambda peer: peer.evict_space(beginning))
+            else:
+                total += self._here.use(lambda c: c.evict_space(beginning))
+        return total
+
+    def count(self) -> bytes:
+        """The counts of the local mover's blocks, as JSON; for diagnosis."""
+        return self._here.use(lambda connection: connection.count())
+
+    def close(self) -> None:
+        """Gives up the connections. Views that were handed out stay valid. Safe to repeat."""
+        self._here.close()
+        self.peers.close()
+
+    def forget(self) -> None:
+        """In a forked child: leaves the parent's connections to the parent."""
+        self._here.forget()
+        self.peers.close()
+        self.peers = BlockPeers(self._greeting)
+
+
+def pack(keys: Keys) -> list[bytes]:
+    """The binary forms of keys; those that are packed already stay. Raises InvalidArgument."""
+    if isinstance(keys, bytes | str | BlockKey):
+        raise InvalidArgument("The keys are no sequence.", hint="Give a list of keys.")
+    found = list(keys)
+    if all(type(key) is bytes for key in found):
+        if not is_packed(found):  # type: ignore[arg-type]  # all are bytes
+            raise InvalidArgument(
+                "A key has no length that a packed key can have.", hint="Use `pack_keys`."
+            )
+        return found  # type: ignore[return-value]  # all are bytes
+    if any(not isinstance(key, BlockKey) for key in found):
+        raise InvalidArgument("A key is neither a BlockKey nor packed.", hint="Use BlockKey.")
+    return [pack_key(key) for key in found]  # type: ignore[arg-type]  # just checked
+
+
+def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """Ranges of blocks that are put with one request each."""
+    parts: list[tuple[int, int]] = []
+    first = size = 0
+    for at, source in enumerate(sources):
+        if at > first and (size + source.nbytes > PUT_BYTES or at - first >= PUT_BLOCKS):
+            parts.append((first, at))
+            first, size = at, 0
+        size += source.nbytes
+    return [*parts, (first, len(sources))]
+
+
+def copy_found(found: Found, targets: Sequence[memoryview], first: int) -> list[int]:
+    """Copies what was found to its targets; the indexes of the others. Raises InvalidArgument for a
+    target of another size."""
+    everything = EVERYTHING
+    absent: list[int] = []
+    at = first
+    for address, size in zip(found.addresses, found.sizes, strict=True):
+        if address:
+            target = targets[at]
+            if target.nbytes != size:
+                check_size(at, size, target)
+            target[:] = everything[address : address + size]
+        else:
+            absent.append(at - first)
+        at += 1
+    return absent
+
+
+def find_damaged(found: Found) -> list[int]:
+    """The indexes of blocks that do not match their digests."""
+    return [
+        at
+        for at, (address, size) in enumerate(zip(found.addresses, found.sizes, strict=True))
+        if address
+        and xxhash.xxh3_64_digest(EVERYTHING[address : address + size]) != found.digests[at]
+    ]
+
+
+def check_size(at: int, size: int, target: memoryview) -> None:
+    """Raises InvalidArgument unless the target has the size of the block."""
+    if target.nbytes != size:
+        raise InvalidArgument(
+            f"Block {at} has {size} bytes, its target {target.nbytes}.",
+            hint="Give targets of the size of the blocks.",
+        )
+
+
+def _others(
+    first: int, absent: Sequence[int], elsewhere: Elsewhere | None
+) -> dict[int, tuple[str, ...]]:
+    if elsewhere is None:
+        return dict.fromkeys((first + n for n in absent), ())
+    return {first + n: elsewhere.of(n) for n in absent}
+
+
+def _form(
+    dtype: torch.dtype | None, shape: Sequence[int] | None
+) -> tuple[torch.dtype, Sequence[int] | None]:
+    import torch
+
+    return dtype or torch.uint8, shape

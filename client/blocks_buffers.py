@@ -1,0 +1,125 @@
+"""What applications hand over as blocks, as flat views of bytes, and what they get back.
+
+Tensors of torch, arrays of numpy and everything else with a buffer; torch is only looked at when it
+is loaded already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import warnings
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from tensorcast.client.blocks_memory import EVERYTHING
+from tensorcast.schema.blocks import BLOCK_BYTES_MAX
+from tensorcast.schema.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Buffer
+
+    Block: TypeAlias = torch.Tensor | Buffer
+
+
+def flat_views(
+    blocks: Sequence[Block] | Block, count: int, *, write: bool
+) -> tuple[list[memoryview], list[object]]:
+    """A flat view for each of `count` blocks, and what must live as long as they are used. One
+    tensor or array for all is cut along its first dimension. Raises InvalidArgument."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(blocks, torch.Tensor):
+        blocks = list(blocks.unbind(0)) if blocks.dim() else [blocks]
+    elif not isinstance(blocks, list | tuple) and hasattr(blocks, "__array_interface__"):
+        blocks = list(cast("Sequence[Block]", blocks))
+    if not isinstance(blocks, Sequence) or isinstance(blocks, bytes | bytearray | memoryview):
+        raise InvalidArgument("The blocks are no sequence.", hint="Give one block for each key.")
+    if len(blocks) != count:
+        raise InvalidArgument(f"There are {count} keys and {len(blocks)} blocks.")
+    kept: list[object] = []
+    views = [
+        block
+        if type(block) is memoryview and block.format == "B" and block.ndim == 1
+        else _flat_view(block, kept, write)
+        for block in blocks
+    ]
+    _check(views, write)
+    return views, kept
+
+
+def _check(views: Sequence[memoryview], write: bool) -> None:
+    for at, view in enumerate(views):
+        if not 0 < view.nbytes <= BLOCK_BYTES_MAX:
+            raise InvalidArgument(
+                f"Block {at} has {view.nbytes} bytes.",
+                hint=f"Blocks have 1 to {BLOCK_BYTES_MAX} bytes.",
+            )
+        if write and view.readonly:
+            raise InvalidArgument(f"Block {at} is read-only.", hint="Give memory to write to.")
+
+
+def _flat_view(block: Block, kept: list[object], write: bool) -> memoryview:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(block, torch.Tensor):
+        return _tensor_view(block, kept, write)
+    try:
+        view = memoryview(cast("Buffer", block))
+        return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+    except TypeError as error:
+        raise InvalidArgument(
+            f"A block cannot be a {type(block).__name__} that is no contiguous buffer.",
+            hint="Use tensors, arrays or buffers that are contiguous.",
+        ) from error
+
+
+def _tensor_view(tensor: torch.Tensor, kept: list[object], write: bool) -> memoryview:
+    """The bytes of a tensor. One of a CUDA device is staged through memory of the host (not run
+    on a device yet)."""
+    if not tensor.is_contiguous():
+        raise InvalidArgument("A block's tensor is not contiguous.", hint="Call `.contiguous()`.")
+    if tensor.device.type != "cpu":
+        staged = tensor.to("cpu") if not write else tensor.new_empty(tensor.shape, device="cpu")
+        kept.append((tensor, staged))
+        tensor = staged
+    else:
+        kept.append(tensor)
+    address = tensor.data_ptr()
+    return EVERYTHING[address : address + tensor.numel() * tensor.element_size()]
+
+
+def write_staged(kept: Sequence[object]) -> None:
+    """Copies what was staged in memory of the host to its devices."""
+    for one in kept:
+        if isinstance(one, tuple):
+            target, staged = one
+            target.copy_(staged)
+
+
+def shape_views(
+    views: Sequence[memoryview | None], dtype: torch.dtype, shape: Sequence[int] | None
+) -> list[torch.Tensor | None]:
+    """Tensors over the views, which they keep alive. They must not be written to: the memory
+    belongs to all, and the kernel stops who does."""
+    import torch
+
+    item_bytes = torch.empty((), dtype=dtype).element_size()
+    shape = tuple(shape) if shape is not None else None
+    found: list[torch.Tensor | None] = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        for view in views:
+            if view is None:
+                found.append(None)
+                continue
+            if view.nbytes % item_bytes or (shape and prod(shape) * item_bytes != view.nbytes):
+                raise InvalidArgument(f"A block of {view.nbytes} bytes is no {shape} of {dtype}.")
+            flat = torch.frombuffer(view, dtype=dtype)
+            found.append(flat.view(shape) if shape is not None else flat)
+    return found
+
+
+def address_of(view: memoryview) -> int:
+    """Where a writable view lies in memory."""
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(view))

@@ -1,0 +1,160 @@
+"""Slabs of the local mover, mapped once, and views of blocks in them.
+
+A slab is mapped twice when need be: to read, and to write slots that the mover has lent. A view
+lies in the mapping for reading: nothing is copied, and whoever writes through it (torch lets one)
+is stopped by the kernel. The views of one lookup share a holder; when the last of them is gone, the
+mover is told with the next request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tensorcast.schema.block_wire import NOWHERE, OFFSET_BITS
+from tensorcast.schema.errors import OutOfCapacity
+
+ADDRESS_BITS: Final = 47
+OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+MAP_POPULATE: Final = getattr(mmap, "MAP_POPULATE", 0x8000)
+_ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+copy_memory = ctypes.memmove
+"""(target address, source address, bytes): copies without the GIL."""
+
+_Everything = ctypes.c_ubyte * (1 << ADDRESS_BITS)
+
+
+class Holder(_Everything):  # type: ignore[misc, valid-type]  # ctypes makes its types at run time
+    """All memory, as one array: what a view of some of it holds on to. `keep` is what must live
+    as long as the view."""
+
+    keep: object
+
+
+def whole_memory(keep: object = None) -> memoryview:
+    """The process' memory, to be sliced by address; a slice keeps `keep` alive."""
+    holder = Holder.from_address(0)
+    holder.keep = keep
+    return memoryview(holder).cast("B")
+
+
+EVERYTHING: Final = whole_memory()
+
+
+class _Slab:
+    def __init__(self, descriptors: Sequence[int], size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._descriptors = descriptors
+        self._end = weakref.finalize(self, _close_all, list(descriptors))
+        self._end.atexit = False  # views may be used until the very end
+        self.readable = 0
+        self.writable = 0
+
+    def map_to_read(self) -> int:
+        self.readable = self.readable or self._map(self._descriptors[0], mmap.PROT_READ)
+        return self.readable
+
+    def map_to_write(self) -> int:
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        self.writable = self.writable or self._map(self._descriptors[1], protection)
+        return self.writable
+
+    def _map(self, descriptor: int, protection: int) -> int:
+        flags = mmap.MAP_SHARED | MAP_POPULATE  # its pages are there: no fault may come later
+        address = _libc.mmap(None, self._size_bytes, protection, flags, descriptor, 0)
+        if address is None or address == ctypes.c_void_p(-1).value:
+            raise OutOfCapacity(
+                f"{self._size_bytes} bytes of blocks cannot be mapped: "
+                f"{os.strerror(ctypes.get_errno())}.",
+                hint="See `ulimit -v` and vm.max_map_count.",
+            )
+        weakref.finalize(self, _libc.munmap, address, self._size_bytes).atexit = False
+        return int(address)
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class Slabs:
+    """The slabs of one life of a mover, for all connections to it."""
+
+    def __init__(self, life: str) -> None:
+        self.life = life
+        self._slabs: dict[int, _Slab] = {}
+        self._readable: dict[int, int] = {}
+        self._writable: dict[int, int] = {}
+
+    def has(self, number: int) -> bool:
+        """Whether the slab is known."""
+        return number in self._slabs
+
+    def add(self, number: int, descriptors: Sequence[int], size_bytes: int) -> None:
+        """A slab from what the mover handed over; takes the descriptors over."""
+        self._slabs.setdefault(number, _Slab(descriptors, size_bytes))
+
+    def addresses(self, places: Sequence[int], *, write: bool = False) -> list[int]:
+        """Where these places lie in memory; 0 for a block that is not there. Raises KeyError with
+        the number of a slab that is not known yet, OutOfCapacity."""
+        bases = self._writable if write else self._readable
+        try:
+            return [
+                bases[place >> OFFSET_BITS] + (place & OFFSET_MASK) if place != _ABSENT else 0
+                for place in places
+            ]
+        except KeyError as error:
+            number = int(error.args[0])
+            slab = self._slabs[number]
+            bases[number] = slab.map_to_write() if write else slab.map_to_read()
+        return self.addresses(places, write=write)
+
+
+class _Lease(weakref.ref[Holder]):
+    """Tells when the last view of a lookup is gone."""
+
+    __slots__ = ("end", "tag")
+    tag: int
+    end: Callable[[int], None]
+
+
+class Leases:
+    """The lookups of a connection whose views are in use; `end(tag)` is called, by any thread, when
+    those of a lookup are gone."""
+
+    def __init__(self, end: Callable[[int], None]) -> None:
+        self._end = end
+        self._live: dict[int, _Lease] = {}
+
+    def hold(self, tag: int, keep: object) -> memoryview:
+        """All memory, read-only: slices of it are the views of this lookup."""
+        holder = Holder.from_address(0)
+        holder.keep = keep
+        lease = _Lease(holder, self._over)
+        lease.tag = tag
+        self._live[tag] = lease
+        return memoryview(holder).cast("B").toreadonly()
+
+    def _over(self, lease: weakref.ref[Holder]) -> None:
+        assert isinstance(lease, _Lease)
+        self._live.pop(lease.tag, None)
+        self._end(lease.tag)
+
+    def __len__(self) -> int:
+        return len(self._live)

@@ -1,0 +1,415 @@
+"""One connection to the local mover's socket for blocks. Blocks the calling thread; one at a time.
+
+The mover lends slots ahead of need: a put writes into them and then tells the keys, in one round
+trip, as a get. What is no longer read is told with the next request.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tensorcast.client.blocks_memory import EVERYTHING, Leases, Slabs
+from tensorcast.schema.block_wire import (
+    ENTRY,
+    HEAD,
+    NOWHERE,
+    OPENING,
+    PRIORITY_SHIFT,
+    Elsewhere,
+    Flag,
+    Greeting,
+    Head,
+    Op,
+    State,
+    Welcome,
+    pack_entries,
+    pack_frame,
+    pack_opening,
+    pack_request,
+    parse_elsewhere,
+    parse_entries,
+    parse_head,
+    parse_opening,
+    parse_spares,
+    parse_welcome,
+    split_digests,
+)
+from tensorcast.schema.blocks import DIGEST_BYTES
+from tensorcast.schema.errors import Corrupt, PermissionDenied, Timeout, Unavailable
+
+ANSWER_S: Final = 30.0
+_TIMEVAL = struct.Struct("ll")
+_ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
+
+
+class ConnectionLost(Unavailable):
+    """The mover closed the connection: it may have been restarted."""
+
+
+class Found(NamedTuple):
+    """Where blocks lie in this process' memory (0: not here) and how long they are."""
+
+    tag: int
+    addresses: Sequence[int]
+    sizes: Sequence[int]
+    digests: Sequence[bytes]
+    elsewhere: Elsewhere | None
+
+
+class _Ahead(NamedTuple):
+    """Blocks that were written ahead of the mover's answer."""
+
+    places: Sequence[int]
+    size: int
+
+
+class FrameChannel:
+    """Frames over a connected stream socket. Raises ConnectionLost, Timeout, Corrupt.
+    `reads_ahead`: a frame that follows another may be received with it."""
+
+    reads_ahead = True
+
+    def __init__(self, connected: socket.socket, node: str, timeout_s: float) -> None:
+        self.socket = connected
+        self.node = node
+        limit = _TIMEVAL.pack(int(timeout_s), int(timeout_s % 1 * 1_000_000))
+        connected.setblocking(True)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._timeout_s = timeout_s
+        self.buffer = bytearray(1 << 16)
+        self._filled = 0
+        self._at = 0
+
+    def greet(self, greeting: Greeting) -> Welcome:
+        """Says who calls. Raises PermissionDenied with what the mover refuses."""
+        self.send(pack_opening(greeting))
+        size = parse_opening(self.read(OPENING.size))
+        welcome = parse_welcome(self.read(size))
+        if welcome.refusal:
+            raise PermissionDenied(welcome.refusal, node=self.node)
+        return welcome
+
+    def send(self, frame: bytes) -> None:
+        """Sends it all."""
+        try:
+            self.socket.sendall(frame)
+        except BlockingIOError as error:
+            raise self._late() from error
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self, op: int, body_bytes: int = 0) -> tuple[Head, int]:
+        """The next frame, and where in `buffer` its body begins (until the next call). Nothing
+        after `body_bytes` of the body, which it must have, is received before the head was looked
+        at. Raises Corrupt when it is another one than `op`."""
+        self._need(HEAD.size + body_bytes)
+        head = parse_head(self.buffer, self._at)
+        if head.op != op:
+            raise Corrupt(f"The mover answered {head.op}, not {op}.")
+        self._need(HEAD.size + head.size)
+        at = self._at + HEAD.size
+        self._at = at + head.size
+        return head, at
+
+    def read(self, size_bytes: int) -> bytes:
+        """So many bytes that are no frame."""
+        self._need(size_bytes)
+        self._at += size_bytes
+        return bytes(self.buffer[self._at - size_bytes : self._at])
+
+    def _need(self, size_bytes: int) -> None:
+        """Receives until so many bytes follow in the buffer."""
+        if self._at == self._filled:
+            self._at = self._filled = 0
+        if self._at + size_bytes > len(self.buffer):
+            rest = bytes(memoryview(self.buffer)[self._at : self._filled])
+            if size_bytes > len(self.buffer):
+                self.buffer = bytearray(size_bytes)
+            self.buffer[: len(rest)] = rest
+            self._at, self._filled = 0, len(rest)
+        while self._filled - self._at < size_bytes:
+            end = len(self.buffer) if self.reads_ahead else self._at + size_bytes
+            self._filled += self._receive_some(memoryview(self.buffer)[self._filled : end])
+
+    def _receive_some(self, target: memoryview) -> int:
+        try:
+            got = self.socket.recv_into(target)
+        except BlockingIOError as error:
+            raise self._late() from error
+        except OSError as error:
+            raise self._lost() from error
+        if not got:
+            raise self._lost()
+        return got
+
+    def _late(self) -> Timeout:
+        return Timeout(
+            f"The mover of node {self.node} did not answer within {self._timeout_s:g} s.",
+            node=self.node,
+        )
+
+    def _lost(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"The mover of node {self.node} closed the connection.",
+            hint="It may have been restarted: try again, or see `tcctl status`.",
+            node=self.node,
+        )
+
+
+class BlockConnection(FrameChannel):
+    """To the local mover. `spares`: slots lent ahead, by the size of blocks. `is_sure`: blocks are
+    written before the mover has said that it wants them, because it wanted the last ones."""
+
+    def __init__(self, connected: socket.socket, node: str) -> None:
+        super().__init__(connected, node, ANSWER_S)
+        self.slabs = Slabs("")
+        self.spares: dict[int, list[int]] = {}
+        self.is_sure = True
+        self.used_at = time.monotonic()
+        self._released: deque[int] = deque()
+        self._leases = Leases(self._end_lease)
+        self._tag = 0
+        self._owed = b""
+        self._is_closing = False
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def find(self, keys: Sequence[bytes], *, digests: bool, elsewhere: bool) -> Found:
+        """Looks blocks up and pins them until `release` of the tag, or the end of their views."""
+        tag = self._next_tag()
+        flags = (Flag.DIGESTS if digests else 0) | (Flag.ELSEWHERE if elsewhere else 0)
+        self.send(self._take_owed() + pack_request(Op.FIND, keys, flags=flags, tag=tag))
+        head, at = self.receive(Op.FOUND)
+        count, end = len(keys), at + head.size
+        if head.total != count or head.tag != tag:
+            raise Corrupt("The mover answered another request.")
+        flat = parse_entries(self.buffer, at, count, end)
+        at += count * ENTRY.size
+        made: Sequence[bytes] = ()
+        if head.flags & Flag.DIGESTS:
+            made = split_digests(self.buffer, at, count, end)
+            at += count * DIGEST_BYTES
+        other = None
+        if head.flags & Flag.ELSEWHERE:
+            other = parse_elsewhere(self.buffer, at, count, end)
+        return Found(tag, self._addresses(flat[::2]), flat[1::2], made, other)
+
+    def views(self, found: Found) -> list[memoryview | None]:
+        """Read-only views of what was found; its pin ends with the last of them."""
+        memory = self._leases.hold(found.tag, (self.slabs, self))
+        return [
+            memory[address : address + size] if address else None
+            for address, size in zip(found.addresses, found.sizes, strict=True)
+        ]
+
+    def release(self, tag: int) -> None:
+        """What was found is not read any more; told with the next request."""
+        self._released.append(tag)
+
+    def exists(self, keys: Sequence[bytes], *, elsewhere: bool) -> bytes:
+        """A state for each block."""
+        flags = Flag.ELSEWHERE if elsewhere else 0
+        self.send(self._take_owed() + pack_request(Op.EXISTS, keys, flags=flags))
+        return self._states(len(keys))
+
+    def evict(self, keys: Sequence[bytes]) -> bytes:
+        """A state for each block: DROPPED or ABSENT."""
+        self.send(self._take_owed() + pack_request(Op.EVICT, keys))
+        return self._states(len(keys))
+
+    def evict_space(self, beginning: bytes) -> int:
+        """How many blocks were dropped."""
+        self.send(self._take_owed() + pack_frame(Op.EVICT, beginning, flags=Flag.SPACE))
+        return self.receive(Op.STATES)[0].total
+
+    def tell_damaged(self, keys: Sequence[bytes]) -> None:
+        """These blocks do not match their digests."""
+        self._owed += pack_request(Op.DAMAGED, keys)
+
+    def count(self) -> bytes:
+        """The mover's counts, as JSON."""
+        self.send(self._take_owed() + pack_frame(Op.COUNT))
+        head, at = self.receive(Op.COUNTED)
+        return bytes(self.buffer[at : at + head.size])
+
+    def _states(self, count: int) -> bytes:
+        head, at = self.receive(Op.STATES)
+        if head.size != count:
+            raise Corrupt("The mover answered another request.")
+        return bytes(self.buffer[at : at + head.size])
+
+    # ---- writing -------------------------------------------------------------------------------
+
+    def put(
+        self,
+        keys: Sequence[bytes],
+        sources: Sequence[memoryview],
+        priority: int,
+        parts: Sequence[tuple[int, int]],
+    ) -> bytes:
+        """A state for each block: WANTED (it is stored now), or why not. `parts`: ranges of blocks
+        for one request each."""
+        states: list[bytes] = []
+        waiting: _Ahead | None = None
+        for first, stop in parts:
+            part = sources[first:stop]
+            size = part[0].nbytes
+            is_even = not any(source.nbytes != size for source in part)
+            if self.is_sure and is_even and len(self.spares.get(size, ())) >= stop - first:
+                sent = self._put_ahead(keys[first:stop], part, size, priority)
+                if waiting is not None:
+                    states.append(self._end_ahead(waiting))
+                waiting = sent
+                continue
+            if waiting is not None:
+                states.append(self._end_ahead(waiting))
+                waiting = None
+            states.append(self._put_asked(keys[first:stop], part, priority))
+        if waiting is not None:
+            states.append(self._end_ahead(waiting))
+        return b"".join(states)
+
+    def flush(self) -> None:
+        """Tells what is still to be told."""
+        frames = self._take_owed()
+        if frames:
+            self.send(frames)
+
+    def return_spares(self) -> None:
+        """Gives the slots back that were lent ahead."""
+        for places in self.spares.values():
+            if places:
+                body = struct.pack(f"<{len(places)}Q", *places)
+                self._owed += pack_frame(Op.RETURN, body, count=len(places))
+        self.spares.clear()
+
+    def _put_ahead(
+        self, keys: Sequence[bytes], sources: Sequence[memoryview], size: int, priority: int
+    ) -> _Ahead:
+        """Writes into slots that were lent, and only then tells the keys: one round trip, and none
+        that is waited for while the next ones are written."""
+        count, spares, tag = len(keys), self.spares[size], self._next_tag()
+        places = spares[:count]
+        del spares[:count]
+        _write(self._addresses(places, write=True), sources)
+        flat = [size] * (2 * count)
+        flat[::2] = places
+        flags = Flag.PROPOSED | Flag.WRITTEN | priority << PRIORITY_SHIFT
+        request = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags, tag=tag)
+        self.send(self._take_owed() + request)
+        return _Ahead(places, size)
+
+    def _end_ahead(self, sent: _Ahead) -> bytes:
+        head, at = self.receive(Op.STORED)
+        count, end = len(sent.places), at + head.size
+        states = bytes(self.buffer[at : at + count])
+        self._take_spares(at + count, end, sent.size)
+        if any(states):
+            unused = [place for place, state in zip(sent.places, states, strict=True) if state]
+            self.spares[sent.size][:0] = unused
+        self.is_sure = states.count(State.EXISTED) * 2 < count
+        return states
+
+    def _put_asked(
+        self, keys: Sequence[bytes], sources: Sequence[memoryview], priority: int
+    ) -> bytes:
+        """Asks where to write what is wanted, then writes. The end is told with the next request or
+        `flush`: whoever looks for such a block meanwhile waits for it."""
+        count, tag = len(keys), self._next_tag()
+        flat = [_ABSENT] * (2 * count)
+        flat[1::2] = [source.nbytes for source in sources]
+        flags = priority << PRIORITY_SHIFT
+        request = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags, tag=tag)
+        self.send(self._take_owed() + request)
+        head, at = self.receive(Op.STORED)
+        end = at + head.size
+        states = bytes(self.buffer[at : at + count])
+        places = parse_entries(self.buffer, at + count, count, end)[::2]
+        self._take_spares(at + count + count * ENTRY.size, end, sources[0].nbytes)
+        addresses = self._addresses(places, write=True)
+        wanted = [at for at, state in enumerate(states) if state == State.WANTED]
+        _write([addresses[at] for at in wanted], [sources[at] for at in wanted])
+        self._owed = pack_frame(Op.FILLED, tag=tag)
+        self.is_sure = states.count(State.EXISTED) * 2 < count
+        return states
+
+    def _take_spares(self, at: int, end: int, size: int) -> None:
+        _, places = parse_spares(self.buffer, at, end)
+        self.spares.setdefault(size, []).extend(places)
+
+    # ---- the rest ------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._released or self._owed)
+
+    def close(self) -> None:
+        """The mover forgets what was lent here; what views show stays pinned until they are gone.
+        Safe to repeat."""
+        self._is_closing = True
+        if not self._leases:
+            self.socket.close()
+
+    def _end_lease(self, tag: int) -> None:
+        """The last view of a lookup is gone. Called by any thread."""
+        self._released.append(tag)
+        if self._is_closing and not self._leases:
+            self.socket.close()
+
+    def _next_tag(self) -> int:
+        self._tag = self._tag % 0xFFFF_FFFF + 1
+        return self._tag
+
+    def _take_owed(self) -> bytes:
+        """Frames that have no answer, to be sent before the next one that has."""
+        owed, self._owed = self._owed, b""
+        count = len(self._released)
+        if count:
+            tags = [self._released.popleft() for _ in range(count)]
+            owed += pack_frame(Op.RELEASE, struct.pack(f"<{count}I", *tags), count=count)
+        return owed
+
+    def _addresses(self, places: Sequence[int], *, write: bool = False) -> list[int]:
+        while True:
+            try:
+                return self.slabs.addresses(places, write=write)
+            except KeyError as error:
+                self._map(int(error.args[0]))
+
+    def _map(self, number: int) -> None:
+        """Has the mover hand a slab over. Only between an answer and the next request."""
+        self.send(pack_frame(Op.MAP, tag=number))
+        head, at, descriptors = self._receive_descriptors()
+        if head.tag != number or len(descriptors) != 2:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise Corrupt(f"The mover did not hand slab {number} over.")
+        size_bytes = int.from_bytes(self.buffer[at : at + 8], "little")
+        self.slabs.add(number, descriptors, size_bytes)
+
+    def _receive_descriptors(self) -> tuple[Head, int, list[int]]:
+        size = HEAD.size + 8
+        try:
+            body, descriptors, _, _ = socket.recv_fds(self.socket, size, 2)
+        except BlockingIOError as error:
+            raise self._late() from error
+        except OSError as error:
+            raise self._lost() from error
+        if len(body) != size:
+            raise self._lost()
+        self.buffer[:size] = body
+        return parse_head(self.buffer), HEAD.size, descriptors
+
+
+def _write(addresses: Sequence[int], sources: Sequence[memoryview]) -> None:
+    everything = EVERYTHING
+    for address, source in zip(addresses, sources, strict=True):
+        everything[address : address + source.nbytes] = source

@@ -1,0 +1,268 @@
+"""Blocks of other nodes, straight from their movers' data ports. Blocks the calling thread.
+
+What comes is checked against its digest while it is in the CPU's cache. A node that fails is left
+alone for a while, longer each time, so that one bad node does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import xxhash
+
+from tensorcast.client.blocks_socket import ConnectionLost, FrameChannel
+from tensorcast.schema.block_wire import (
+    ENTRY,
+    FETCH_BLOCKS,
+    PRIORITY_SHIFT,
+    Elsewhere,
+    Flag,
+    Greeting,
+    Op,
+    State,
+    pack_entries,
+    pack_frame,
+    pack_request,
+    parse_elsewhere,
+    parse_entries,
+    split_digests,
+)
+from tensorcast.schema.blocks import DIGEST_BYTES
+from tensorcast.schema.errors import Corrupt, PermissionDenied, Timeout, Unavailable
+
+T = TypeVar("T")
+
+CONNECT_S: Final = 2.0
+STALL_S: Final = 10.0
+IDLE_MAX: Final = 4
+QUARANTINE_S: Final = 0.5
+QUARANTINE_S_MAX: Final = 30.0
+PIECE_BYTES: Final = 512 << 10
+BUFFERS_MAX: Final = 64
+"""So many blocks are received with one call, but not more bytes than PIECE_BYTES unless one is
+larger: what is checked must still be in the cache."""
+
+Allocate = Callable[[int, int], memoryview]
+"""(index, size in bytes) -> where the block goes. Raises InvalidArgument for a wrong size."""
+
+
+class BlockPeer(FrameChannel):
+    """A connection to a node's data port. What follows a frame are blocks: they are received where
+    they belong."""
+
+    reads_ahead = False
+
+    def fetch(
+        self, keys: Sequence[bytes], allocate: Allocate, *, elsewhere: bool = False
+    ) -> tuple[list[int], list[int], list[tuple[int, Elsewhere | None]]]:
+        """Fetches blocks into memory of `allocate`. Returns the indexes of those that arrived, of
+        those that were damaged, and where else the node knows those that it does not have (for each
+        batch of its answer)."""
+        flags = Flag.ELSEWHERE if elsewhere else 0
+        self.send(pack_request(Op.FETCH, keys, flags=flags))
+        arrived: list[int] = []
+        damaged: list[int] = []
+        others: list[tuple[int, Elsewhere | None]] = []
+        first = 0
+        while True:
+            size = min(FETCH_BLOCKS, len(keys) - first) * (ENTRY.size + DIGEST_BYTES)
+            head, at = self.receive(Op.FOUND, size)
+            end = at + head.size
+            if first + head.total > len(keys):
+                raise Corrupt(f"Node {self.node} sends blocks that were not asked for.")
+            sizes = parse_entries(self.buffer, at, head.total, end)[1::2]
+            at += head.total * ENTRY.size
+            digests = split_digests(self.buffer, at, head.total, end)
+            at += head.total * DIGEST_BYTES
+            tells = head.flags & Flag.ELSEWHERE
+            other = parse_elsewhere(self.buffer, at, head.total, end) if tells else None
+            others.append((first, other))
+            wanted = [n for n, size in enumerate(sizes) if size]
+            targets = [allocate(first + n, sizes[n]) for n in wanted]
+            good = self._receive_blocks(targets, [digests[n] for n in wanted])
+            for n, is_good in zip(wanted, good, strict=True):
+                (arrived if is_good else damaged).append(first + n)
+            first += head.total
+            if head.flags & Flag.LAST:
+                return arrived, damaged, others
+
+    def send_blocks(
+        self, keys: Sequence[bytes], sources: Sequence[memoryview], priority: int
+    ) -> bytes:
+        """Puts blocks on the node; a state for each, WANTED for those that are stored now."""
+        flat = [0] * (2 * len(keys))
+        flat[1::2] = [source.nbytes for source in sources]
+        digests = b"".join([xxhash.xxh3_64_digest(source) for source in sources])
+        flags = Flag.DIGESTS | priority << PRIORITY_SHIFT
+        self.send(pack_request(Op.SEND, keys, pack_entries(flat) + digests, flags=flags))
+        head, at = self.receive(Op.STORED)
+        states = bytes(self.buffer[at : at + len(keys)])
+        wanted = [n for n, state in enumerate(states) if state == State.WANTED]
+        for n in range(0, len(wanted), BUFFERS_MAX):
+            self._send_all([sources[at] for at in wanted[n : n + BUFFERS_MAX]])
+        if not wanted:
+            return states
+        head, at = self.receive(Op.STATES)
+        if head.size != len(keys):
+            raise Corrupt(f"Node {self.node} answered another request.")
+        return bytes(self.buffer[at : at + head.size])
+
+    def ask_states(self, op: Op, keys: Sequence[bytes]) -> bytes:
+        """A state for each block, of EXISTS or EVICT."""
+        self.send(pack_request(op, keys))
+        head, at = self.receive(Op.STATES)
+        if head.size != len(keys):
+            raise Corrupt(f"Node {self.node} answered another request.")
+        return bytes(self.buffer[at : at + head.size])
+
+    def evict_space(self, beginning: bytes) -> int:
+        """How many blocks were dropped."""
+        self.send(pack_frame(Op.EVICT, beginning, flags=Flag.SPACE))
+        return self.receive(Op.STATES)[0].total
+
+    def _receive_blocks(
+        self, targets: list[memoryview], digests: Sequence[bytes]
+    ) -> Iterator[bool]:
+        """Fills the targets in order; whether each matches its digest."""
+        good: list[bool] = []
+        first = 0
+        while first < len(targets):
+            stop, size = first + 1, targets[first].nbytes
+            while stop < len(targets) and stop - first < BUFFERS_MAX:
+                size += targets[stop].nbytes
+                if size > PIECE_BYTES:
+                    break
+                stop += 1
+            self._receive_group(targets[first:stop])
+            good += [
+                xxhash.xxh3_64_digest(target) == digest
+                for target, digest in zip(targets[first:stop], digests[first:stop], strict=True)
+            ]
+            first = stop
+        return iter(good)
+
+    def _receive_group(self, targets: list[memoryview]) -> None:
+        rest = targets
+        while rest:
+            try:
+                got = self.socket.recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
+            except BlockingIOError as error:
+                raise self._late() from error
+            except OSError as error:
+                raise self._lost() from error
+            if not got:
+                raise self._lost()
+            rest = skip(rest, got)
+
+    def _send_all(self, sources: list[memoryview]) -> None:
+        while sources:
+            try:
+                sent = self.socket.sendmsg(sources)
+            except BlockingIOError as error:
+                raise self._late() from error
+            except OSError as error:
+                raise self._lost() from error
+            sources = skip(sources, sent)
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self.socket.close()
+
+
+def skip(buffers: list[memoryview], count: int) -> list[memoryview]:
+    """The buffers without their first `count` bytes."""
+    for at, buffer in enumerate(buffers):
+        if count < buffer.nbytes:
+            return [buffer[count:], *buffers[at + 1 :]]
+        count -= buffer.nbytes
+    return []
+
+
+class BlockPeers:
+    """Connections to data ports by address, kept for the next use. For any number of threads."""
+
+    def __init__(self, greeting: Greeting) -> None:
+        self._greeting = greeting
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[BlockPeer]] = {}
+        self._resting: dict[str, tuple[float, float]] = {}
+        self._is_closed = False
+
+    def is_resting(self, address: str) -> bool:
+        """Whether a node failed a short time ago: it is not asked unless nobody else can be."""
+        until, _ = self._resting.get(address, (0.0, 0.0))
+        return time.monotonic() < until
+
+    def use(self, address: str, work: Callable[[BlockPeer], T]) -> T:
+        """Does `work`, which can be repeated, on a connection of its own: once more on a new one
+        when an idle one was closed meanwhile. After an error the address rests. Raises Unavailable,
+        Timeout, Corrupt, PermissionDenied, and what `work` raises."""
+        with self._lock:
+            peer = self._idle.get(address, []).pop() if self._idle.get(address) else None
+        try:
+            if peer is not None:
+                with contextlib.suppress(ConnectionLost):
+                    return self._try(address, peer, work)
+            return self._try(address, self._connect(address), work)
+        except (Unavailable, Timeout, Corrupt, PermissionDenied):
+            self._rest(address)
+            raise
+
+    def _try(self, address: str, peer: BlockPeer, work: Callable[[BlockPeer], T]) -> T:
+        try:
+            found = work(peer)
+        except BaseException:
+            peer.close()
+            raise
+        with self._lock:
+            self._resting.pop(address, None)
+            idle = self._idle.setdefault(address, [])
+            is_kept = len(idle) < IDLE_MAX and not self._is_closed
+            if is_kept:
+                idle.append(peer)
+        if not is_kept:
+            peer.close()
+        return found
+
+    def close(self) -> None:
+        """Closes idle connections. Safe to repeat."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, {}
+        for peers in idle.values():
+            for peer in peers:
+                peer.close()
+
+    def _rest(self, address: str) -> None:
+        with self._lock:
+            _, last = self._resting.get(address, (0.0, 0.0))
+            pause = min(QUARANTINE_S_MAX, 2 * last or QUARANTINE_S)
+            self._resting[address] = (time.monotonic() + pause, pause)
+
+    def _connect(self, address: str) -> BlockPeer:
+        host, _, port = address.rpartition(":")
+        try:
+            where = (host.strip("[]"), int(port))
+            connected = socket.create_connection(where, CONNECT_S)
+        except (OSError, ValueError) as error:
+            raise Unavailable(
+                f"The data port {address} cannot be reached: {error}.",
+                hint="`tcctl node ls` shows which nodes are up.",
+            ) from error
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if connected.getpeername()[0] == connected.getsockname()[0]:
+                # On one machine cubic is faster than bbr, and costs less.
+                with contextlib.suppress(OSError):
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+            peer = BlockPeer(connected, address, STALL_S)
+            peer.greet(self._greeting)
+        except BaseException:
+            connected.close()
+            raise
+        return peer

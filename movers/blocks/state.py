@@ -1,0 +1,76 @@
+"""What the blocks of a node are made of, and the one lock over it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import xxhash
+
+from tensorcast.movers.blocks.index import BlockIndex
+from tensorcast.movers.blocks.session import Session
+from tensorcast.movers.blocks.slabs import Slabs
+from tensorcast.schema.block_wire import NOWHERE, split_entries
+
+
+class BlockState:
+    """Slabs, index and sessions. Every method but `hash` needs `lock`.
+
+    `writing`: the keys between the begin and the end of their batch, and who writes them.
+    `retired`: entries that are in no index any more, but that somebody reads. `unhashed`: keys in
+    the index without a digest. `written` wakes those who wait for a block that is being written.
+    """
+
+    def __init__(self, slabs: Slabs, index: BlockIndex) -> None:
+        self.lock = threading.Lock()
+        self.written = threading.Condition(self.lock)
+        self.slabs = slabs
+        self.index = index
+        self.sessions: set[Session] = set()
+        self.writing: dict[bytes, Session] = {}
+        self.retired: set[bytes] = set()
+        self.unhashed: dict[bytes, None] = {}
+        self.commits = 0
+
+    def pinned(self) -> frozenset[bytes]:
+        """The entries that somebody reads."""
+        found: set[bytes] = set()
+        for session in self.sessions:
+            for body in session.leases.values():
+                found.update(split_entries(body, 0, len(body) // len(NOWHERE), len(body)))
+        return frozenset(found)
+
+    def remove(self, keys: Sequence[bytes]) -> None:
+        """Takes blocks out of the index. What somebody reads is freed when he has ended."""
+        entries = [self.index.remove(key) for key in keys]
+        for key in keys:
+            self.unhashed.pop(key, None)
+        pinned = self.pinned()
+        self.retired.update(entry for entry in entries if entry in pinned)
+        self.slabs.give([entry[:8] for entry in entries if entry not in pinned])
+
+    def free_retired(self) -> None:
+        """Frees what nobody reads any more."""
+        if not self.retired:
+            return
+        free = self.retired - self.pinned()
+        self.retired -= free
+        self.slabs.give([entry[:8] for entry in sorted(free)])
+
+    def stop_writing(self, keys: Sequence[bytes]) -> None:
+        """These keys are no longer being written."""
+        for key in keys:
+            del self.writing[key]
+        self.written.notify_all()
+
+    def hash(self, entry: bytes) -> bytes:
+        """The digest of a block that the caller has pinned. Without the GIL and the lock."""
+        with self.slabs.memory(entry) as memory:
+            return xxhash.xxh3_64_digest(memory)
+
+    def note_digests(self, made: dict[bytes, tuple[bytes, bytes]]) -> None:
+        """Digests that were made, by key, with the entries that they belong to."""
+        for key, (entry, digest) in made.items():
+            if self.index.entries.get(key) == entry:
+                self.index.digests[key] = digest
+                self.unhashed.pop(key, None)
