@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "key": Entry("key", "The names of artifacts.", is_noun=True),
     "op": Entry("op", "Operations: the work of the nodes.", is_noun=True),
     "node": Entry("node", "The nodes of the cluster.", is_noun=True),
+    "kv": Entry("kv", "KV blocks: what nodes hold, and what happened to them.", is_noun=True),
     "audit": Entry("audit", "The log of everything that happened.", is_noun=True),
     "replay": Entry("replay", "Show the state as it was at an earlier moment."),
     "serve": Entry("serve", "Run a process of a real deployment.", is_noun=True),

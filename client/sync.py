@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Inner = TypeVar("Inner")
+Inner_co = TypeVar("Inner_co", covariant=True)
 
 
-class _Facade(Generic[Inner]):
+class _Facade(Generic[Inner_co]):
     """An object of the asynchronous client, and the portal in which its calls run."""
 
-    def __init__(self, portal: Portal, inner: Inner) -> None:
+    def __init__(self, portal: Portal, inner: Inner_co) -> None:
         self._portal = portal
         self._inner = inner
 

@@ -19,12 +19,13 @@ from tensorcast.schema.subjects import heartbeats, renewals
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a mover says of itself: the life that it is in, what its tiers hold, in bytes, and the
-    peers that it does not rely on."""
+    """What a mover says of itself: the life that it is in, what its tiers hold, in bytes, the
+    peers that it does not rely on, and counters of its KV blocks."""
 
     epoch: Epoch
     tiers: dict[Tier, TierInfo] = {}
     peers: tuple[PeerInfo, ...] = ()
+    blocks: dict[str, int] = {}
 
 
 class Heard(msgspec.Struct, frozen=True):

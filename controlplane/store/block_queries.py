@@ -137,7 +137,7 @@ async def find_block_events(engine: AsyncEngine, query: BlockQuery) -> tuple[Eve
         )
         found = (await connection.execute(statement)).mappings().all()
     rows = reversed(found) if query.newest else found
-    return tuple(_event_info(row) for row in rows)
+    return tuple(_event_info({str(name): value for name, value in row.items()}) for row in rows)
 
 
 def _conditions(query: BlockQuery) -> list[ColumnElement[bool]]:
