@@ -29,6 +29,24 @@ def read_space(folder: Path) -> DiskSpace:
     return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
+class DiskBudget:
+    """The budget of the disk tier in `folder`: `limit_bytes`, or (None) what is free, less a
+    reserve. It changes as others fill the disk."""
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+
+    def capacity(self, used_bytes: int) -> int:
+        """How much the tier may hold in all now that it holds so much."""
+        return disk_capacity(read_space(self._folder), used_bytes, self._limit_bytes)
+
+    def most(self) -> int:
+        """How much it could hold at the very best."""
+        size_bytes = read_space(self._folder).size_bytes
+        return size_bytes if self._limit_bytes is None else min(size_bytes, self._limit_bytes)
+
+
 def disk_capacity(space: DiskSpace, used_bytes: int, limit_bytes: int | None) -> int:
     """What a node's disk tier may hold in all, of which it holds `used_bytes` now. A twentieth of
     the disk (4 GiB at most) is left to others: servers write their logs there, and a stop saves

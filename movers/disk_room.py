@@ -4,9 +4,9 @@ patience."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.eviction import Occupant, order_candidates
@@ -22,14 +22,21 @@ LOOK_AGAIN_S: Final = 0.05
 TELL_AGAIN_S: Final = 3.0
 
 
+class Budget(Protocol):
+    """How many bytes may lie on the disk now, given those that do, and how many ever could."""
+
+    def capacity(self, used_bytes: int) -> int: ...
+
+    def most(self) -> int: ...
+
+
 class DiskRoom:
-    """Counts what is written against the budget before it is written. `capacity` tells, given the
-    bytes that lie there, how many may lie there now; `wait_s` is how long a write waits for others
-    to go. First come, first served."""
+    """Counts what is written against the budget before it is written. `wait_s` is how long a write
+    waits for others to go. First come, first served."""
 
     def __init__(
         self,
-        capacity: Callable[[int], int],
+        budget: Budget,
         residents: Residents,
         reporter: Reporter,
         follower: Follower,
@@ -37,7 +44,7 @@ class DiskRoom:
         *,
         wait_s: float,
     ) -> None:
-        self._capacity = capacity
+        self._budget = budget
         self._residents = residents
         self._reporter = reporter
         self._follower = follower
@@ -54,7 +61,7 @@ class DiskRoom:
     @property
     def capacity_bytes(self) -> int:
         """How much may lie there."""
-        return self._capacity(self._residents.disk_bytes())
+        return self._budget.capacity(self._residents.disk_bytes())
 
     @asynccontextmanager
     async def reserve(self, size_bytes: int) -> AsyncIterator[None]:
@@ -82,15 +89,16 @@ class DiskRoom:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _refuse(self, size_bytes: int) -> OutOfCapacity:
-        node, capacity = self._life.node, self.capacity_bytes
+        node, used = self._life.node, self.used_bytes
+        what = f"{used} of the {self.capacity_bytes} bytes that it may hold are taken"
+        why = ", and nothing there may go: it is the last copy, pinned, leased or asked for"
         return OutOfCapacity(
-            f"No room for {size_bytes} bytes on the disk of node {node}: {self.used_bytes} of the "
-            f"{capacity} bytes that it may hold are taken, and nothing there may go: it is the "
-            "last copy, or somebody pinned, leased or asked for it.",
+            f"The disk is full: node {node} has no room for {size_bytes} bytes there; {what}"
+            f"{why if used else ''}.",
             hint="Remove or unpin artifacts, replicate them elsewhere, or give the disk tier more "
             "(`tcctl up --disk`).",
             node=node,
-            retryable=False if size_bytes > capacity else None,
+            retryable=False if size_bytes > self._budget.most() else None,
         )
 
     async def report_pressure(self, needed_bytes: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -71,8 +70,8 @@ class Recovery:
         self._absent: list[Replica] = []
 
     async def adopt(self, kept: Mapping[str, int]) -> None:
-        """Takes segments over whose replicas the log still has, and those of accepted puts; closes
-        all others and has the store forget them."""
+        """Takes segments over whose replicas the log still has, and those of accepted puts; gives
+        all others up. Those that readers of the last life still map count as long as they do."""
         wanted = {segment: replica for replica, segment in self._journal.segments.items()}
         accepted = self._pending.wanted()
         for name, fd in kept.items():
@@ -83,10 +82,10 @@ class Recovery:
             elif name in accepted:
                 is_taken = self._pending.adopt(name, fd)
             else:
-                os.close(fd)
-                is_taken = False
+                is_taken = self._retire(name, fd)
             if not is_taken:
                 self._store.forget(name)
+        await in_thread(self._pool.trim, 0.0)
         for replica_id_, segment in list(self._journal.segments.items()):
             if all(resident.segment.name != segment for resident in self._residents.all()):
                 await self._journal.forget_segment(replica_id_)
@@ -96,6 +95,14 @@ class Recovery:
             return None
         found = self._follower.view.artifacts.get(replica.artifact)
         return found if found and found.status is ArtifactStatus.SEALED else None
+
+    def _retire(self, name: str, fd: int) -> bool:
+        try:
+            self._pool.release(self._pool.adopt(name, fd, is_touched=False))
+        except Corrupt as error:
+            _logger.warning("%s", error)
+            return False
+        return True
 
     async def _take(self, artifact: Artifact, name: str, fd: int) -> bool:
         try:

@@ -9,6 +9,7 @@ import pytest
 from samples import MIB
 from tensorcast.movers.budget import (
     RESERVE_BYTES_MAX,
+    DiskBudget,
     DiskSpace,
     check_budgets,
     disk_capacity,
@@ -41,5 +42,14 @@ def test_what_no_machine_has_is_refused(tmp_path: Path):
     check_budgets(64 * MIB, read_space(tmp_path).size_bytes, tmp_path)
     with pytest.raises(InvalidArgument, match=r"more than .* machine"):
         check_budgets(1 << 50, None, tmp_path)
-    with pytest.raises(InvalidArgument, match="more than .* disk"):
+    with pytest.raises(InvalidArgument, match=r"more than .* disk"):
         check_budgets(64 * MIB, 1 << 60, tmp_path)
+
+
+def test_a_budget_follows_the_disk(tmp_path: Path):
+    size = read_space(tmp_path).size_bytes
+    free, limited = DiskBudget(tmp_path, None), DiskBudget(tmp_path, 5 * MIB)
+    assert free.most() == size
+    assert 0 < free.capacity(0) < size
+    assert (limited.most(), limited.capacity(MIB)) == (5 * MIB, 5 * MIB)
+    assert DiskBudget(tmp_path, 1 << 60).most() == size

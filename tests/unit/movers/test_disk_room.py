@@ -30,6 +30,16 @@ A, B = artifact_id("a"), artifact_id("b")
 FOUR = file_bytes(manifest(4))
 
 
+class Budget:
+    """The same at any time."""
+
+    def capacity(self, used_bytes: int) -> int:
+        return CAPACITY
+
+    def most(self) -> int:
+        return CAPACITY
+
+
 class Ear(Reporter):
     """Hears the reports."""
 
@@ -55,7 +65,7 @@ class Bench:
         self.ear = Ear(self.journal, life)
         self.residents = Residents(N1, self.pool, self.journal, DiskTier(folder / "disk"))
         self.room = DiskRoom(
-            lambda _: CAPACITY, self.residents, self.ear, follower, life, wait_s=wait_s
+            Budget(), self.residents, self.ear, follower, life, wait_s=wait_s
         )
 
 

@@ -28,6 +28,16 @@ POOL = 20 * MIB
 DISK = 40 * MIB
 
 
+class Budget:
+    """The same at any time."""
+
+    def capacity(self, used_bytes: int) -> int:
+        return DISK
+
+    def most(self) -> int:
+        return DISK
+
+
 class Ear(Reporter):
     """Hears the reports."""
 
@@ -67,7 +77,7 @@ class Bench:
         self.residents = Residents(N1, self.pool, self.journal, DiskTier(folder / "disk"))
         self.residents.uses = Uses(Clock())
         room = Room(self.pool, self.residents, self.lifelines, self.ear, follower, life, wait_s=1.0)
-        disk_room = DiskRoom(lambda _: DISK, self.residents, self.ear, follower, life, wait_s=1.0)
+        disk_room = DiskRoom(Budget(), self.residents, self.ear, follower, life, wait_s=1.0)
         marks = Watermarks(high=0.9, low=0.5)
         self.levels = Levels(
             self.pool,
