@@ -11,6 +11,9 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import obstore
+from obstore.store import S3Store
+
 START_S_MAX = 30.0
 _PROGRAM = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
 
@@ -39,9 +42,24 @@ class S3Server:
         self.request("PUT", f"/{name}")
 
     def request(self, method: str, path: str, content: bytes | None = None) -> bytes:
-        question = urllib.request.Request(self.endpoint + path, method=method, data=content)
+        kind = {"Content-Type": "application/octet-stream"}  # a form would be read as one
+        question = urllib.request.Request(
+            self.endpoint + path, method=method, data=content, headers=kind
+        )
         with urllib.request.urlopen(question, timeout=10) as answer:
             return bytes(answer.read())
+
+    def upload(self, bucket: str, path: str, content: bytes) -> str:
+        """Writes an object, over one that may be there; its URL."""
+        store = S3Store(
+            bucket,
+            endpoint=self.endpoint,
+            access_key_id="test",
+            secret_access_key="test",
+            client_options={"allow_http": True},
+        )
+        obstore.put(store, path, content)
+        return f"s3://{bucket}/{path}"
 
     def refuse_strangers(self) -> None:
         """From now on only known access keys may do anything, and there are none."""

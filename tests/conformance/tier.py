@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from conformance.contents import make_content, manifest_of, odd_index, plain_index
-from tensorcast.movers.tiers.base import Tier
-from tensorcast.schema.chunks import ByteRange, ChunkSet
+from tensorcast.movers.tiers.base import Depot, Tier
+from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.errors import NotFound
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Index, Manifest, TensorSpec
@@ -48,37 +48,62 @@ def samples() -> dict[str, tuple[Index, int]]:
     }
 
 
-def check_tier(tier: Tier) -> None:
-    """Runs all checks over artifacts of every shape."""
+def check_depot(depot: Depot) -> None:
+    """Runs all checks over artifacts of every shape that need no file on this machine."""
     for index, size in samples().values():
         content = make_content(index, size)
         manifest = manifest_of(index, content)
-        _check_absent(tier, manifest)
-        tier.persist(ARTIFACT, manifest, memoryview(bytes(content) + b"behind it"))
+        _check_absent(depot, manifest)
+        depot.persist(ARTIFACT, manifest, memoryview(bytes(content) + b"behind it"))
+        depot.persist(ARTIFACT, manifest, memoryview(content))
+        _check_load(depot, manifest, bytes(content))
+        _check_partial_load(depot, manifest, bytes(content))
+        depot.remove(ARTIFACT)
+        depot.remove(ARTIFACT)
+        _check_absent(depot, manifest)
+
+
+def check_tier(tier: Tier) -> None:
+    """Runs all checks over artifacts of every shape."""
+    check_depot(tier)
+    for index, size in samples().values():
+        content = make_content(index, size)
+        manifest = manifest_of(index, content)
+        with pytest.raises(NotFound), tier.open_ranges(ARTIFACT, manifest):
+            pass
         tier.persist(ARTIFACT, manifest, memoryview(content))
-        _check_load(tier, manifest, bytes(content))
         _check_ranges(tier, manifest, bytes(content))
         tier.remove(ARTIFACT)
-        tier.remove(ARTIFACT)
-        _check_absent(tier, manifest)
 
 
-def _check_absent(tier: Tier, manifest: Manifest) -> None:
+def _check_absent(depot: Depot, manifest: Manifest) -> None:
     with pytest.raises(NotFound):
-        tier.load(ARTIFACT, manifest, memoryview(bytearray(manifest.size_bytes)))
+        depot.load(ARTIFACT, manifest, memoryview(bytearray(manifest.size_bytes)))
     with pytest.raises(NotFound):
-        tier.verify(ARTIFACT, manifest)
-    with pytest.raises(NotFound), tier.open_ranges(ARTIFACT, manifest):
-        pass
+        depot.verify(ARTIFACT, manifest)
 
 
-def _check_load(tier: Tier, manifest: Manifest, content: bytes) -> None:
+def _check_load(depot: Depot, manifest: Manifest, content: bytes) -> None:
     memory = bytearray(b"\xff" * (len(content) + 7))
-    found = tier.load(ARTIFACT, manifest, memoryview(memory))
+    arrived: list[ChunkSet] = []
+    found = depot.load(ARTIFACT, manifest, memoryview(memory), arrived=arrived.append)
     assert found == ChunkSet.full(manifest.chunks_total)
+    assert ChunkSet.merge(r for chunks in arrived for r in chunks.ranges) == found
+    assert sum(map(len, arrived)) == len(found), "each chunk arrives once"
     assert memory[: len(content)] == content, "gaps must become zero again"
     assert memory[len(content) :] == b"\xff" * 7
-    assert tier.verify(ARTIFACT, manifest) == ChunkSet()
+    assert depot.verify(ARTIFACT, manifest) == ChunkSet()
+
+
+def _check_partial_load(depot: Depot, manifest: Manifest, content: bytes) -> None:
+    """Only what is missing is read; the rest of the memory is left alone."""
+    missing = ChunkSet.of(range(0, manifest.chunks_total, 2))
+    memory = bytearray(b"\xff" * len(content))
+    assert depot.load(ARTIFACT, manifest, memoryview(memory), missing=missing) == missing
+    for chunk in range(manifest.chunks_total):
+        where = chunk_range(chunk, manifest.size_bytes, manifest.chunk_bytes)
+        wanted = content[where.offset : where.end] if chunk in missing else b"\xff" * where.size
+        assert memory[where.offset : where.end] == wanted
 
 
 def _check_ranges(tier: Tier, manifest: Manifest, content: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +40,7 @@ def test_every_byte_is_read_once_into_its_place(given_spans):
     assert [b for block in blocks for b in bytes_of(block)] == bytes_of(given_spans)
     for block in blocks:
         assert block[0].position // BLOCK == (block[-1].end - 1) // BLOCK
-        for before, after in zip(block, block[1:], strict=False):
+        for before, after in itertools.pairwise(block):
             assert 0 <= after.position - before.end <= GAP
 
 
@@ -46,7 +48,7 @@ def test_every_byte_is_read_once_into_its_place(given_spans):
 def test_neighbours_become_one(given_spans):
     joined = list(join_spans(given_spans))
     assert bytes_of(joined) == bytes_of(given_spans)
-    for before, after in zip(joined, joined[1:], strict=False):
+    for before, after in itertools.pairwise(joined):
         assert (before.end, before.target + before.size) != (after.position, after.target)
 
 
