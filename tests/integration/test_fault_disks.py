@@ -172,7 +172,7 @@ async def test_a_full_disk(small_disk: Path, nats_server: NatsServer):
             with node.application() as application:
                 stats = application.stats()
             assert stats.unsaved_bytes == content.manifest.size_bytes > stats.disk_free_bytes > 0
-            kept = list((disk / "n1" / "data" / "disk").iterdir())
+            kept = list((disk / "n1" / "data" / "disk").glob("*"))
             assert kept == []
             assert node.stop() == 0, (
                 node.log_text()
