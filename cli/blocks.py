@@ -12,7 +12,6 @@ from tensorcast.schema.api import BlockCount, BlockInfo, EventInfo, NodeBlocks, 
 from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.errors import InvalidArgument
 
-
 NOTHING = BlockCount(blocks=0, bytes=0)
 
 

@@ -48,7 +48,12 @@ def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
         else EmbeddedPostgres(
             port=ports[2], password=secrets.token_hex(20), admin_password=secrets.token_hex(20)
         ),
-        nodes=grow_nodes((), count=options.nodes, dram_bytes=dram),
+        nodes=grow_nodes(
+            (),
+            count=options.nodes,
+            dram_bytes=dram,
+            kv_disk_bytes=options.kv_disk_bytes or 0,
+        ),
         sockets=str(choose_sockets(layout.home, uid=os.geteuid())),
         home_is_ours=made,
         controlplane_command=options.controlplane_command,
@@ -70,12 +75,20 @@ def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
     nodes = known.nodes
     if dram is not None:
         nodes = tuple(msgspec.structs.replace(node, dram_bytes=dram) for node in nodes)
+    kv_disk = options.kv_disk_bytes
+    if kv_disk is not None:
+        nodes = tuple(msgspec.structs.replace(node, kv_disk_bytes=kv_disk) for node in nodes)
     return msgspec.structs.replace(
         known,
         context=options.context or known.context,
         nats=merge_server("NATS", known.nats, options.nats_url) or known.nats,
         postgres=merge_server("Postgres", known.postgres, options.postgres_url) or known.postgres,
-        nodes=grow_nodes(nodes, count=options.nodes, dram_bytes=nodes[0].dram_bytes),
+        nodes=grow_nodes(
+            nodes,
+            count=options.nodes,
+            dram_bytes=nodes[0].dram_bytes,
+            kv_disk_bytes=nodes[0].kv_disk_bytes,
+        ),
         controlplane_command=options.controlplane_command or known.controlplane_command,
         mover_command=options.mover_command or known.mover_command,
     )

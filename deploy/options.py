@@ -31,6 +31,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     nodes: int = 1
     dram_bytes: int | None = None
+    kv_disk_bytes: int | None = None
     cluster: str | None = None
     context: str | None = None
     nats_url: str | None = None
@@ -78,10 +79,11 @@ class EmbeddedPostgres(msgspec.Struct, frozen=True, kw_only=True, tag="embedded"
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One mover of the embedded cluster."""
+    """One mover of the embedded cluster. `kv_disk_bytes` of disk are for KV blocks."""
 
     name: str
     dram_bytes: int
+    kv_disk_bytes: int = 0
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,13 +144,16 @@ def hide_password(url: str) -> str:
 
 
 def grow_nodes(
-    nodes: tuple[NodeConfig, ...], *, count: int, dram_bytes: int
+    nodes: tuple[NodeConfig, ...], *, count: int, dram_bytes: int, kv_disk_bytes: int = 0
 ) -> tuple[NodeConfig, ...]:
     """`nodes` and as many new ones as are missing to `count`, named n1, n2, ..."""
     names = {node.name for node in nodes}
     fresh = (f"n{i}" for i in range(1, NODES_MAX + count + 1))
     missing = [name for name in fresh if name not in names][: max(0, count - len(nodes))]
-    return nodes + tuple(NodeConfig(name=name, dram_bytes=dram_bytes) for name in missing)
+    return nodes + tuple(
+        NodeConfig(name=name, dram_bytes=dram_bytes, kv_disk_bytes=kv_disk_bytes)
+        for name in missing
+    )
 
 
 def merge_server(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -32,7 +33,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """Keeps this node's place in the log. `address` is where its data port listens."""
+    """Keeps this node's place in the log. `address` is where its data port listens;
+    `count_blocks` gives the counters of its KV blocks."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Membership:
         disk_room: DiskRoom,
         peers: Peers,
         address: str,
+        count_blocks: Callable[[], dict[str, int]],
     ) -> None:
         self._settings = settings
         self._log = log
@@ -54,6 +57,7 @@ class Membership:
         self._pool = pool
         self._disk_room = disk_room
         self._peers = peers
+        self._count_blocks = count_blocks
         self._address = advertise(address, settings.advertise)
 
     async def join(self) -> None:
@@ -129,7 +133,12 @@ class Membership:
             },
         }
         return msgspec.json.encode(
-            {"epoch": self._life.epoch, "tiers": tiers, "peers": self._peers.report()}
+            {
+                "epoch": self._life.epoch,
+                "tiers": tiers,
+                "peers": self._peers.report(),
+                "blocks": self._count_blocks(),
+            }
         )
 
 

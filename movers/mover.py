@@ -13,13 +13,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
+import msgspec
+
+from tensorcast.log.blocks import JetStreamBlocks
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
 from tensorcast.movers.agent import Agent
-from tensorcast.movers.blocks.base import NullLocator, NullReporter, NullSpill
+from tensorcast.movers.blocks.base import NullSpill
 from tensorcast.movers.blocks.node import NodeBlocks
-from tensorcast.movers.budget import disk_capacity, read_space
+from tensorcast.movers.blocks.projection import BlockProjection
+from tensorcast.movers.blocks.reports import BlockReports
+from tensorcast.movers.budget import DiskBudget, read_space
+from tensorcast.movers.core.supply import is_coming
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
@@ -45,6 +51,7 @@ from tensorcast.movers.settings import Settings
 from tensorcast.movers.sockets import SocketServer
 from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
+from tensorcast.movers.tiers.block_files import BlockFiles
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.registry import make_transport
 from tensorcast.movers.transports.tcp.server import TcpServer
@@ -52,6 +59,7 @@ from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.block_wire import MAGIC as BLOCKS_MAGIC
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
+from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import Stats, Welcome
 
 CATCH_UP_S_MAX: Final = 600.0
@@ -83,10 +91,18 @@ class Mover:
         self._disk = DiskTier(settings.data_dir / "disk")
         self._lifelines = Lifelines()
         self._reporter = Reporter(journal, self._life)
-        self._residents = Residents(settings.node, self._pool, journal, self._disk)
+        self._residents = Residents(
+            settings.node, self._pool, journal, self._disk, is_coming=self._is_coming
+        )
         self._peers = Peers()
         self._transport = make_transport(
             "tcp", settings.cluster, settings.node, verify=settings.verify
+        )
+        kv_log = JetStreamBlocks(log.connection, settings.cluster)
+        self._block_reports = BlockReports(kv_log, self._life)
+        self._block_places = BlockProjection(kv_log, log, self._follower, settings.node)
+        self._block_files = BlockFiles(
+            settings.data_dir / "blocks", settings.kv_disk_bytes, self._block_reports
         )
         self._blocks = NodeBlocks(
             self._pool,
@@ -94,9 +110,9 @@ class Mover:
             settings.kv_eviction,
             settings.cluster,
             settings.node,
-            reporter=NullReporter(),
-            locator=NullLocator(),
-            spill=NullSpill(),
+            reporter=self._block_reports,
+            locator=self._block_places,
+            spill=self._block_files if settings.kv_disk_bytes else NullSpill(),
         )
         self._server = TcpServer(
             settings.listen,
@@ -120,7 +136,7 @@ class Mover:
             overflow=settings.overflow,
         )
         self._disk_room = DiskRoom(
-            self._disk_capacity,
+            DiskBudget(settings.data_dir, settings.disk_bytes),
             self._residents,
             self._reporter,
             follower,
@@ -141,9 +157,8 @@ class Mover:
         self._room = room
         return room
 
-    def _disk_capacity(self, used_bytes: int) -> int:
-        space = read_space(self._settings.data_dir)
-        return disk_capacity(space, used_bytes, self._settings.disk_bytes)
+    def _is_coming(self, artifact: ArtifactId) -> bool:
+        return is_coming(self._follower.view, artifact, self._life.node)
 
     def _wire(self) -> None:
         settings, follower, life = self._settings, self._follower, self._life
@@ -223,6 +238,7 @@ class Mover:
             self._disk_room,
             self._peers,
             self._server.address,
+            self._count_blocks,
         )
         self._recovery = Recovery(
             self._residents,
@@ -252,6 +268,7 @@ class Mover:
     ) -> None:
         self._server.close()
         self._blocks.close()
+        self._block_files.close()
         self._lifelines.close()
         self._pool.close()
 
@@ -272,7 +289,11 @@ class Mover:
                 tasks.create_task(self._tidy(), name="tidy"),
                 tasks.create_task(self._check(), name="check"),
                 tasks.create_task(self._levels.run(), name="levels"),
+                tasks.create_task(self._block_reports.run(), name="kv reports"),
+                tasks.create_task(self._block_places.run(), name="kv places"),
             ]
+            if self._settings.kv_disk_bytes:
+                self._block_files.start()
             self._agent.start(tasks)
             await self._serve(tasks, stopping)
             await self._agent.stop()
@@ -352,6 +373,14 @@ class Mover:
             self._levels.forget()
             await in_thread(self._pool.trim, FREE_S_MAX)
             await self._journal.note_position(self._follower.view.at)
+
+    def _count_blocks(self) -> dict[str, int]:
+        """The counters of KV blocks that a heartbeat tells."""
+        counters = {**self._blocks.stats()._asdict(), "elsewhere": len(self._block_places)}
+        if self._settings.kv_disk_bytes:
+            stats = msgspec.structs.asdict(self._block_files.stats())
+            counters |= {f"disk_{name}": count for name, count in stats.items()}
+        return counters
 
     def _about(self) -> str:
         return f"epoch {self._life.epoch}, data port {self._server.address}"

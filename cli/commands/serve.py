@@ -101,6 +101,9 @@ def mover(
     dram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for replicas, for example 4GiB.")
     ] = None,
+    kv_disk: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Disk for KV blocks, for example 20GiB.")
+    ] = None,
     cluster: Cluster = "default",
 ) -> Result:
     """Run the mover of this node."""
@@ -113,6 +116,7 @@ def mover(
         "TENSORCAST_DATA_LISTEN": listen,
         "TENSORCAST_DATA_ADVERTISE": advertise or "",
         "TENSORCAST_DRAM_BYTES": str(parse_size(dram)) if dram else "",
+        "TENSORCAST_KV_DISK_BYTES": str(parse_size(kv_disk)) if kv_disk else "",
     }
     return become(session_of(call), "tensorcast.movers.main", [], settings)
 

@@ -62,6 +62,10 @@ def up(
     dram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of each node, for example 4GiB.")
     ] = None,
+    kv_disk: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Disk of each node for KV blocks, for example 20GiB."),
+    ] = None,
     cluster: Annotated[str | None, typer.Option(help="The name of a new cluster.")] = None,
     nats_url: Annotated[
         str | None, typer.Option(metavar="URL", help="A NATS server of your own.")
@@ -80,6 +84,7 @@ def up(
         home=home,
         nodes=nodes,
         dram_bytes=parse_size(dram) if dram else None,
+        kv_disk_bytes=parse_size(kv_disk) if kv_disk else None,
         cluster=cluster,
         context=session.options.context,
         nats_url=nats_url,
