@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MREMAP_MAYMOVE, _MREMAP_DONTUNMAP = 1, 4
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000  # Python has names for them from 3.13 on
+_UNMAP_BYTES = 32 << 20
 _FAILED = ctypes.c_void_p(-1).value
 _PROTECTION = mmap.PROT_READ | mmap.PROT_WRITE
 
@@ -70,6 +71,7 @@ class Arena(mmap.mmap):
     is_taken: bool
     places: tuple[Place, ...]
     _holdings: _Holdings
+    _aside: int | None
 
     @classmethod
     def over(
@@ -96,6 +98,7 @@ class Arena(mmap.mmap):
         os.close(writable)  # the mapping keeps what is behind it
         arena.index, arena.size_bytes, arena.session = index, size_bytes, session
         arena.is_private, arena.is_taken, arena.places = False, False, ()
+        arena._aside = None
         arena._holdings = _Holdings(connection, readable, lifeline)
         # At interpreter exit the kernel closes them, after the last tensor is gone for sure.
         weakref.finalize(arena, arena._holdings.close).atexit = False
@@ -145,7 +148,7 @@ class Arena(mmap.mmap):
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         """While it is put: by one at a time. When that has made it private, its connection has
-        nothing more to do."""
+        nothing more to do, and what is left of the old mapping goes in a thread."""
         self.is_taken = True
         try:
             yield
@@ -153,20 +156,29 @@ class Arena(mmap.mmap):
             self.is_taken = False
             if self.is_private:
                 self.connection.close()
+                if self._aside is not None:
+                    threading.Thread(target=self.give_up, name="tensorcast unmap").start()
 
     def make_private(self) -> None:
-        """From now on nobody can write to the segment through this mapping, and what is written to
-        the tensors is theirs alone. Takes no time: the old mapping is moved aside, and given up in
-        a thread. Raises OutOfCapacity; then nothing has changed."""
+        """From now on what is written to the tensors is theirs alone. Takes no time: the old
+        mapping is only moved aside, for `give_up`. Raises OutOfCapacity; then nothing has
+        changed."""
         address = self.address
         aside = _move_aside(address, self.size_bytes)
         try:
             _map_over(address, self.size_bytes, mmap.MAP_PRIVATE, self._holdings.readable)
-        finally:
-            if aside is not None:
-                threading.Thread(target=_unmap, args=(aside, self.size_bytes)).start()
+        except OutOfCapacity:
+            _unmap(aside, self.size_bytes)
+            raise
+        self._aside = aside
         self.is_private = True
         self._holdings.close_readable()
+
+    def give_up(self) -> None:
+        """Ends the old mapping: now nobody can write to the segment. Blocks for 0.04 s per GiB; it
+        goes piece by piece, so that other threads can map memory meanwhile."""
+        aside, self._aside = self._aside, None
+        _unmap(aside, self.size_bytes)
 
 
 def find_arena(arenas: Iterable[Arena], contents: object) -> Arena | None:
@@ -193,7 +205,13 @@ def _system() -> ctypes.CDLL:
         ctypes.c_int,
         ctypes.c_long,
     )
-    system.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+    system.mremap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_void_p,
+    )
     system.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return system
 
@@ -209,12 +227,14 @@ def _move_aside(address: int, size_bytes: int) -> int | None:
     """Moves the pages of a mapping to other addresses; the mapping stays, and finds its pages
     again when it is used. None before Linux 5.13."""
     flags = _MREMAP_MAYMOVE | _MREMAP_DONTUNMAP
-    found = _system().mremap(address, size_bytes, size_bytes, flags)
+    found = _system().mremap(address, size_bytes, size_bytes, flags, None)
     return None if found == _FAILED else int(found)
 
 
-def _unmap(address: int, size_bytes: int) -> None:
-    _system().munmap(address, size_bytes)
+def _unmap(address: int | None, size_bytes: int) -> None:
+    if address is not None:
+        for start in range(0, size_bytes, _UNMAP_BYTES):
+            _system().munmap(address + start, min(_UNMAP_BYTES, size_bytes - start))
 
 
 def _exhausted(size_bytes: int, reason: str | None) -> OutOfCapacity:

@@ -31,6 +31,8 @@ from tensorcast.storage.crew import spread
 from tensorcast.storage.memory import address_of, populate
 
 THREADS_MAX = 4
+UNIT_BYTES = 4 << 20
+LARGE_BYTES = 64 << 20
 VECTORS_MAX = 512
 """Buffers of one system call; the kernel takes 1024."""
 _ZEROS = memoryview(bytes(1 << 20))
@@ -105,7 +107,7 @@ def write(
     with mmap.mmap(descriptor, intake.size_bytes) as mapped, memoryview(mapped) as memory:
         work = _Writing(descriptor, memory, intake, is_zero, progress)
         spread(work.write_block, intake.blocks, threads, stop)
-        spread(work.write_chunk, _chunks(intake.size_bytes), threads, stop)
+        spread(work.write_range, _ranges(intake), threads, stop)
     intake.confirm()
 
 
@@ -143,6 +145,16 @@ def _chunks(size_bytes: int) -> Iterator[tuple[int, ByteRange]]:
         yield number, chunk_range(number, size_bytes, chunk_bytes)
 
 
+def _ranges(intake: Intake) -> Iterator[ByteRange]:
+    """In which parts an intake is written: large ones need fewer calls, but what is read first
+    should still be in the cache when it is written."""
+    unit = choose_chunk_bytes(intake.size_bytes)
+    if intake.is_in_memory and intake.size_bytes > LARGE_BYTES:
+        unit = max(unit, UNIT_BYTES)
+    for start in range(0, intake.size_bytes, unit):
+        yield ByteRange(start, min(unit, intake.size_bytes - start))
+
+
 class _HeldBlock:
     """A block for those who read its bytes in pieces: made by the first one, kept until all of
     them were read."""
@@ -167,8 +179,8 @@ class _HeldBlock:
 
 
 class _Share(NamedTuple):
-    """The part of a chunk that a piece gives, or (None) zeros: `start` and `end` count from the
-    beginning of the chunk, `skip` from that of the piece."""
+    """The part of a range that a piece gives, or (None) zeros: `start` and `end` count from the
+    beginning of the range, `skip` from that of the piece."""
 
     piece: Piece | None
     start: int
@@ -176,8 +188,8 @@ class _Share(NamedTuple):
     skip: int
 
 
-class _Chunks:
-    """The pieces of an intake by chunk, and how far the work is. Shared by threads."""
+class _Shares:
+    """The pieces of an intake by ranges, and how far the work is. Shared by threads."""
 
     def __init__(self, intake: Intake, progress: Progress | None) -> None:
         self._pieces = intake.pieces
@@ -187,8 +199,8 @@ class _Chunks:
         self._done_bytes = 0
         self._lock = threading.Lock()
 
-    def shares(self, place: ByteRange) -> Iterator[_Share]:
-        """What a chunk consists of, in order and without gaps."""
+    def of(self, place: ByteRange) -> Iterator[_Share]:
+        """What a range consists of, in order and without gaps."""
         filled = 0
         at = max(0, bisect_right(self._starts, place.offset) - 1)
         for piece in self._pieces[at:]:
@@ -216,18 +228,18 @@ class _Digesting:
     """The state that the threads of one `digest` share."""
 
     def __init__(self, intake: Intake, progress: Progress | None) -> None:
-        self._chunks = _Chunks(intake, progress)
+        self._shares = _Shares(intake, progress)
         self._scratch = _Scratch(choose_chunk_bytes(intake.size_bytes))
 
     def digest_chunk(self, chunk: tuple[int, ByteRange]) -> tuple[int, bytes, bytes]:
         """A chunk's number and its XXH3-64 and BLAKE3 digests."""
         number, place = chunk
         with self._scratch.take(place.size) as target:
-            for share in self._chunks.shares(place):
+            for share in self._shares.of(place):
                 with target[share.start : share.end] as part:
                     _read(share, part)
             digests = xxhash.xxh3_64_digest(target), blake3.blake3(target).digest()
-        self._chunks.report(place.size)
+        self._shares.report(place.size)
         return number, *digests
 
 
@@ -255,7 +267,7 @@ class _Writing:
         self._descriptor = descriptor
         self._memory = memory
         self._is_zero = is_zero
-        self._chunks = _Chunks(intake, progress)
+        self._shares = _Shares(intake, progress)
         needed = 0 if intake.is_in_memory else choose_chunk_bytes(intake.size_bytes)
         self._scratch = _Scratch(needed)
         self._may_write = threading.Lock()
@@ -267,8 +279,7 @@ class _Writing:
                 _clear(target)
             block.write(target)
 
-    def write_chunk(self, chunk: tuple[int, ByteRange]) -> None:
-        place = chunk[1]
+    def write_range(self, place: ByteRange) -> None:
         if self._may_write.acquire(blocking=False):
             try:
                 self._write_through_descriptor(place)
@@ -276,12 +287,12 @@ class _Writing:
                 self._may_write.release()
         else:
             self._write_through_mapping(place)
-        self._chunks.report(place.size)
+        self._shares.report(place.size)
 
     def _write_through_mapping(self, place: ByteRange) -> None:
         with self._memory[place.offset : place.end] as target:
             populate(target)
-            for share in self._chunks.shares(place):
+            for share in self._shares.of(place):
                 if share.piece is None and self._is_zero:
                     continue
                 with target[share.start : share.end] as part:
@@ -290,7 +301,7 @@ class _Writing:
     def _write_through_descriptor(self, place: ByteRange) -> None:
         """Zeros between tensors are written too: they are few, and the next tensor follows."""
         start, buffers = 0, list[memoryview]()
-        for share in self._chunks.shares(place):
+        for share in self._shares.of(place):
             is_there = share.piece is not None and share.piece.read is None
             if is_there or len(buffers) == VECTORS_MAX:
                 self._write_all(buffers, place.offset + start)

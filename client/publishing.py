@@ -68,7 +68,8 @@ async def publish(
         intake = take_in_arena(arena)
         with arena.taken():
             put = _Put(client, arena.connection, intake, progress, marks, arena, bool(wait))
-            return put.give(await put.carry_out())
+            answer = await put.carry_out()
+        return put.give(answer)
     with contextlib.ExitStack() as opened:
         intake = await client.run(lambda _: opened.enter_context(take_in(contents)))
         async with client.mover.connection(is_fresh=True) as connection:
@@ -193,6 +194,9 @@ class _Put:
         """The session of the bytes, once they are written."""
         if self.arena is not None:
             self.arena.make_private()
+            if self.waits:
+                arena = self.arena
+                await self.client.run(lambda _: arena.give_up())
             return self.arena.session
         request = OpenPut(size_bytes=self.intake.size_bytes)
         opened, descriptors = await self.connection.ask(request, PutOpened)

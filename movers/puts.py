@@ -1,5 +1,5 @@
-"""Writing on this node: a segment is lent out, filled by an application, and sealed, accepted (to be
-sealed soon) or given back.
+"""Writing on this node: a segment is lent out, filled by an application, and sealed, accepted (to
+be sealed soon) or given back.
 """
 
 from __future__ import annotations

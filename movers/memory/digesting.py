@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -64,10 +65,13 @@ class Digester:
         self.stop()
         threads = min(THREADS_MAX, len(os.sched_getaffinity(0)))
         numbers = range(count_chunks(self.size_bytes, self._chunk_bytes))
-        if len(numbers) <= 1 or threads == 1:
-            return [self._digest(number) for number in numbers]
         with ThreadPoolExecutor(threads, thread_name_prefix="digest") as pool:
-            return list(pool.map(self._digest, numbers))
+            shares = pool.map(self._digest_all, (numbers[n::threads] for n in range(threads)))
+            found = {number: digest for share in shares for number, digest in share}
+        return [found[number] for number in numbers]
+
+    def _digest_all(self, numbers: Sequence[int]) -> list[tuple[int, Digest]]:
+        return [(number, self._digest(number)) for number in numbers]
 
     def _follow(self) -> None:
         """Digests chunks in order, as soon as they are written to their end."""
