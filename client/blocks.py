@@ -240,7 +240,7 @@ class Blocks:
                     groups.setdefault(left[0], []).append(at)
             if not groups:
                 break
-            for name, indexes in groups.items():
+            for name, indexes in cut_groups(groups):
                 asked.update((at, name) for at in indexes)
                 try:
                     got, more = self._fetch_from(name, keys, indexes, allocate)
@@ -285,26 +285,19 @@ class Blocks:
         self, keys: Keys, *, anywhere: bool = True, address: str | None = None
     ) -> list[bool]:
         """See `AsyncClient.exists`."""
-        packed = pack(keys)
-        if not packed:
-            return []
-        if address is not None:
-            states = self.peers.use(address, lambda peer: peer.ask_states(Op.EXISTS, packed))
-        else:
-            states = self._here.use(lambda c: c.exists(packed, elsewhere=anywhere))
-        return [state != State.ABSENT for state in states]
+        found: list[bool] = []
+        for part in parts_of(pack(keys)):
+            states = self._ask(Op.EXISTS, part, address, elsewhere=anywhere)
+            found += [state != State.ABSENT for state in states]
+        return found
 
     def evict(
         self, keys: Keys = (), *, space: str | None = None, address: str | None = None
     ) -> int:
         """See `AsyncClient.evict_blocks`."""
-        packed = pack(keys)
         total = 0
-        if packed and address is not None:
-            states = self.peers.use(address, lambda peer: peer.ask_states(Op.EVICT, packed))
-            total += states.count(State.DROPPED)
-        elif packed:
-            total += self._here.use(lambda c: c.evict(packed)).count(State.DROPPED)
+        for part in parts_of(pack(keys)):
+            total += self._ask(Op.EVICT, part, address).count(State.DROPPED)
         if space is not None:
             beginning = pack_space(space)
             if address is not None:
@@ -312,6 +305,14 @@ class Blocks:
             else:
                 total += self._here.use(lambda c: c.evict_space(beginning))
         return total
+
+    def _ask(
+        self, op: Op, keys: list[bytes], address: str | None, *, elsewhere: bool = False
+    ) -> bytes:
+        """A state for each block, of EXISTS or EVICT."""
+        if address is not None:
+            return self.peers.use(address, lambda peer: peer.ask_states(op, keys))
+        return self._here.use(lambda here: here.ask_states(op, keys, elsewhere=elsewhere))
 
     def count(self) -> bytes:
         """The counts of the local mover's blocks, as JSON; for diagnosis."""
@@ -333,16 +334,27 @@ def pack(keys: Keys) -> list[bytes]:
     """The binary forms of keys; those that are packed already stay. Raises InvalidArgument."""
     if isinstance(keys, bytes | str | BlockKey):
         raise InvalidArgument("The keys are no sequence.", hint="Give a list of keys.")
-    found = list(keys)
+    found: list[BlockKey | bytes] = list(keys)
     if all(type(key) is bytes for key in found):
         if not is_packed(found):  # type: ignore[arg-type]  # all are bytes
             raise InvalidArgument(
                 "A key has no length that a packed key can have.", hint="Use `pack_keys`."
             )
         return found  # type: ignore[return-value]  # all are bytes
-    if any(not isinstance(key, BlockKey) for key in found):
-        raise InvalidArgument("A key is neither a BlockKey nor packed.", hint="Use BlockKey.")
-    return [pack_key(key) for key in found]  # type: ignore[arg-type]  # just checked
+    return [_pack(key) for key in found]
+
+
+def _pack(key: BlockKey | bytes) -> bytes:
+    if isinstance(key, BlockKey):
+        return pack_key(key)
+    if isinstance(key, bytes) and is_packed([key]):
+        return key
+    raise InvalidArgument(f"{key!r} is neither a BlockKey nor packed.", hint="Use BlockKey.")
+
+
+def parts_of(keys: list[bytes]) -> list[list[bytes]]:
+    """The keys, so many as one request takes."""
+    return [keys[at : at + FIND_BLOCKS] for at in range(0, len(keys), FIND_BLOCKS)]
 
 
 def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
@@ -355,6 +367,15 @@ def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
             first, size = at, 0
         size += source.nbytes
     return [*parts, (first, len(sources))]
+
+
+def cut_groups(groups: dict[str, list[int]]) -> list[tuple[str, list[int]]]:
+    """Which indexes are asked of whom, so many as one request takes."""
+    return [
+        (name, indexes[at : at + FIND_BLOCKS])
+        for name, indexes in groups.items()
+        for at in range(0, len(indexes), FIND_BLOCKS)
+    ]
 
 
 def copy_found(found: Found, targets: Sequence[memoryview], first: int) -> list[int]:

@@ -19,6 +19,7 @@ from tensorcast.schema.block_wire import (
     ENTRY,
     HEAD,
     NOWHERE,
+    OFFSET_BITS,
     OPENING,
     PRIORITY_SHIFT,
     Elsewhere,
@@ -213,16 +214,14 @@ class BlockConnection(FrameChannel):
         """What was found is not read any more; told with the next request."""
         self._released.append(tag)
 
-    def exists(self, keys: Sequence[bytes], *, elsewhere: bool) -> bytes:
-        """A state for each block."""
+    def ask_states(self, op: Op, keys: Sequence[bytes], *, elsewhere: bool = False) -> bytes:
+        """A state for each block, of EXISTS or EVICT."""
         flags = Flag.ELSEWHERE if elsewhere else 0
-        self.send(self._take_owed() + pack_request(Op.EXISTS, keys, flags=flags))
-        return self._states(len(keys))
-
-    def evict(self, keys: Sequence[bytes]) -> bytes:
-        """A state for each block: DROPPED or ABSENT."""
-        self.send(self._take_owed() + pack_request(Op.EVICT, keys))
-        return self._states(len(keys))
+        self.send(self._take_owed() + pack_request(op, keys, flags=flags))
+        head, at = self.receive(Op.STATES)
+        if head.size != len(keys):
+            raise Corrupt("The mover answered another request.")
+        return bytes(self.buffer[at : at + head.size])
 
     def evict_space(self, beginning: bytes) -> int:
         """How many blocks were dropped."""
@@ -237,12 +236,6 @@ class BlockConnection(FrameChannel):
         """The mover's counts, as JSON."""
         self.send(self._take_owed() + pack_frame(Op.COUNT))
         head, at = self.receive(Op.COUNTED)
-        return bytes(self.buffer[at : at + head.size])
-
-    def _states(self, count: int) -> bytes:
-        head, at = self.receive(Op.STATES)
-        if head.size != count:
-            raise Corrupt("The mover answered another request.")
         return bytes(self.buffer[at : at + head.size])
 
     # ---- writing -------------------------------------------------------------------------------
@@ -263,6 +256,9 @@ class BlockConnection(FrameChannel):
             size = part[0].nbytes
             is_even = not any(source.nbytes != size for source in part)
             if self.is_sure and is_even and len(self.spares.get(size, ())) >= stop - first:
+                if waiting is not None and not self._is_mapped(self.spares[size][: stop - first]):
+                    states.append(self._end_ahead(waiting))
+                    waiting = None
                 sent = self._put_ahead(keys[first:stop], part, size, priority)
                 if waiting is not None:
                     states.append(self._end_ahead(waiting))
@@ -383,6 +379,9 @@ class BlockConnection(FrameChannel):
                 return self.slabs.addresses(places, write=write)
             except KeyError as error:
                 self._map(int(error.args[0]))
+
+    def _is_mapped(self, places: Sequence[int]) -> bool:
+        return all(self.slabs.has(number) for number in {place >> OFFSET_BITS for place in places})
 
     def _map(self, number: int) -> None:
         """Has the mover hand a slab over. Only between an answer and the next request."""
