@@ -27,7 +27,8 @@ from tensorcast.movers.core.sources import Source
 from tensorcast.movers.core.transfer import Target, TransferStatus, advance, begin
 from tensorcast.movers.memory.memfd import create_segment
 from tensorcast.movers.transports.base import Lending
-from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
+from tensorcast.movers.transports.tcp.client import TcpTransport
+from tensorcast.movers.transports.tcp.dialing import ClientLimits
 from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.chunks import ChunkSet, choose_chunk_bytes, count_chunks
 from tensorcast.schema.ids import ArtifactId, NodeId

@@ -24,9 +24,9 @@ def create_memory(size: int) -> int:
     return fd
 
 
-def map_memory(fd: int, size: int) -> memoryview:
-    """The bytes, shared and writable; all their pages mapped."""
-    flags = mmap.MAP_SHARED | _MAP_POPULATE
+def map_memory(fd: int, size: int, *, is_populated: bool = True) -> memoryview:
+    """The bytes, shared and writable; all their pages mapped at once, unless told otherwise."""
+    flags = mmap.MAP_SHARED | (_MAP_POPULATE if is_populated else 0)
     return memoryview(mmap.mmap(fd, size, flags=flags))
 
 

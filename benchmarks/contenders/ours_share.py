@@ -1,0 +1,56 @@
+"""`client.put` and `client.get` on one node of a cluster of our own."""
+
+from __future__ import annotations
+
+import os
+
+from contenders.ours_cluster import VERSION, Cluster, reach, rest_of_work
+from contenders.shares import Way
+from harness.processes import tree_cpu_seconds
+
+SLACK_BYTES = 512 << 20
+
+
+class OneNode(Way):
+    """Both sides are clients of the same mover."""
+
+    version = VERSION
+
+    @classmethod
+    def serve(cls, options):
+        largest = max(about["size"] for about in options["works"].values())
+        room = largest + largest // 8 + SLACK_BYTES
+        cluster = Cluster(options["folder"], nodes=1, dram_bytes=room)
+        return cluster, {**cluster.describe(), "root": os.getpid()}
+
+    def __init__(self, options, facts, ends, is_owner):
+        self.root = facts["root"]
+        self.client = reach(facts)
+        self.key = "state@1"
+
+    def publish(self, work, tensors):
+        self.artifact = self.client.put(tensors)
+        self.client.api.move_key(self.key, self.artifact.id)
+
+    def get(self, work):
+        return self.client.get(self.key)
+
+    def withdraw(self, work):
+        self.client.api.remove_artifact(self.artifact.id, force=True)
+        self.settle()
+
+    def settle(self):
+        rest_of_work(lambda: tree_cpu_seconds(self.root))
+
+    def close(self):
+        self.client.close()
+
+
+class OneNodeEmpty(OneNode):
+    """The tensors were made by `client.empty`, so a put has nothing to copy."""
+
+    def prepare(self, work, tensors):
+        made = self.client.empty(tensors)
+        for name, tensor in tensors.items():
+            made[name].copy_(tensor)
+        return made
