@@ -8,28 +8,30 @@ from tensorcast.movers.transports.base import Transport
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.ids import NodeId
 
-Constructor = Callable[[str, NodeId], Transport]
-"""Makes a transport for a mover: (cluster, node)."""
+Constructor = Callable[[str, NodeId, bool], Transport]
+"""Makes a transport for a mover: (cluster, node, whether it checks chunks as they arrive)."""
 
 
-def _tcp(cluster: str, node: NodeId) -> Transport:
+def _tcp(cluster: str, node: NodeId, verify: bool) -> Transport:
     from tensorcast.movers.transports.tcp.client import TcpTransport
+    from tensorcast.movers.transports.tcp.dialing import ClientLimits
 
-    return TcpTransport(cluster, node)
+    return TcpTransport(cluster, node, ClientLimits(verify=verify))
 
 
 CONSTRUCTORS: dict[str, Constructor] = {"tcp": _tcp}
 """The transports of this build, the best first."""
 
 
-def make_transport(name: str, cluster: str, node: NodeId) -> Transport:
-    """The transport called `name`. Raises Unavailable when this build has none."""
+def make_transport(name: str, cluster: str, node: NodeId, *, verify: bool = True) -> Transport:
+    """The transport called `name`; without `verify` it takes bytes as they come. Raises
+    Unavailable when this build has none."""
     constructor = CONSTRUCTORS.get(name)
     if constructor is None:
         raise Unavailable(
             f"This mover has no transport {name!r}.", hint=f"It has: {', '.join(CONSTRUCTORS)}."
         )
-    return constructor(cluster, node)
+    return constructor(cluster, node, verify)
 
 
 def choose(ours: Sequence[str], theirs: Sequence[str]) -> str | None:

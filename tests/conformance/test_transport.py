@@ -7,7 +7,8 @@ import pytest
 from conformance.contents import Shelf
 from conformance.transport import PEER, Wire, check_transport
 from tensorcast.movers.transports.loopback import LoopbackHub, LoopbackTransport
-from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
+from tensorcast.movers.transports.tcp.client import TcpTransport
+from tensorcast.movers.transports.tcp.dialing import ClientLimits
 from tensorcast.movers.transports.tcp.server import TcpServer
 
 
@@ -41,6 +42,7 @@ def tcp(listen, streams):
         pytest.param(tcp("127.0.0.1:0", 2), id="tcp"),
         pytest.param(tcp("127.0.0.1:0", 1), id="tcp-one-stream"),
         pytest.param(tcp("[::1]:0", 2), id="tcp-ipv6"),
+        pytest.param(tcp("127.0.0.1:0", None), id="tcp-as-many-as-help"),
     ],
 )
 async def test_it_keeps_the_contract(make_wire):

@@ -55,11 +55,11 @@ def make_pull(manifest: Manifest, first: int, stop: int, **more: object) -> Pull
     return msgspec.structs.replace(pull, **more)
 
 
-async def collect(channel: Channel, count: int) -> list[Completion]:
+async def collect(channel: Channel, count: int, timeout_s: float = 20) -> list[Completion]:
     """The next so many ends of pulls. What was told before a Broken is added to what it says."""
     found: list[Completion] = []
     told: dict[int, ChunkSet] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(timeout_s):
         while len(found) < count:
             for completion in await channel.completions():
                 number = completion.pull.number

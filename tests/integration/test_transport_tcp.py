@@ -7,25 +7,25 @@ import socket
 import threading
 import time
 
+import msgspec
 import pytest
 
-from conformance.contents import MIB, Shelf, make_content, manifest_of, plain_index
+from conformance.contents import Shelf, make_content, manifest_of, plain_index
 from conformance.tier import samples
 from conformance.transport import ARTIFACT, PEER, collect, make_pull
-from tensorcast.movers.core.transfer import Broken, Completed
+from tcp_peers import HELLO, SIZE, read
+from tensorcast.movers.core.digests import chunk_digest
+from tensorcast.movers.core.transfer import Completed
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.base import Lending, MemoryKind
 from tensorcast.movers.transports.tcp import wire
-from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
+from tensorcast.movers.transports.tcp.client import TcpTransport
 from tensorcast.movers.transports.tcp.server import ServerLimits, TcpServer
 from tensorcast.movers.transports.tcp.sockets import parse_address
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import PermissionDenied, Unavailable
-from tensorcast.schema.faults import FaultKind
 
-SIZE = 6 * MIB + 10
 QUICK = ServerLimits(connections_max=4, request_s=0.3, stall_s=0.3, idle_s=0.5, hold_s=0.1)
-HELLO = wire.pack_opening(wire.Hello(cluster="c1", node="n2", peer=PEER))
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +66,6 @@ def dial(server):
             return connected
 
         yield connect
-
-
-def read(connected, size):
-    got = b""
-    while len(got) < size and (piece := connected.recv(size - len(got))):
-        got += piece
-    return got
 
 
 def greet(connected):
@@ -292,196 +285,31 @@ async def test_a_replica_on_disk_is_served_as_its_byte_space(tmp_path, name):
     server.close()
 
 
-class FakeServer:
-    """Accepts connections and plays a script on each, in threads."""
-
-    def __init__(self, script):
-        self._script = script
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self.stop = threading.Event()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connected, _ = self._listening.accept()
-                connected.settimeout(10)
-                thread = threading.Thread(target=self._play, args=(connected,))
-                self._threads.append(thread)
-                thread.start()
-
-    def _play(self, connected):
-        with connected, contextlib.suppress(OSError):
-            self._script(connected, self.stop)
-
-    def close(self):
-        self.stop.set()
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join()
-
-
-@contextlib.contextmanager
-def playing(script):
-    server = FakeServer(script)
-    yield server
+async def test_thousands_of_small_pulls_share_requests(content):
+    """A range of the wire is as small as a chunk may be; the artifact here has tiny ones."""
+    size, chunk = 4096 * 500 + 7, 500
+    small = content[:size]
+    view = memoryview(small)
+    digests = b"".join(chunk_digest(view[at : at + chunk]) for at in range(0, size, chunk))
+    tiny = msgspec.structs.replace(
+        manifest_of(plain_index(size), small), chunk_bytes=chunk, digests=digests
+    )
+    shelf = Shelf()
+    shelf.put(ARTIFACT, tiny, small)
+    server = TcpServer("[::1]:0", shelf, "c1", PEER)
+    transport = TcpTransport("c1", "n2")
+    memory = bytearray(size)
+    region = transport.register(memoryview(memory))
+    channel = await transport.connect(PEER, server.address)
+    pulls = [make_pull(tiny, n, n + 1) for n in range(tiny.chunks_total)]
+    channel.post(pulls[::-1], region)
+    ends = await collect(channel, len(pulls))
+    assert all(isinstance(end, Completed) for end in ends)
+    assert memory == small
+    await transport.aclose()
+    region.close()
     server.close()
-
-
-IMPATIENT = ClientLimits(streams=1, connect_s=0.3, stall_s=0.3)
-WELCOME = wire.pack_opening(wire.Welcome(node=PEER))
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"SSH-2.0-OpenSSH_9.2p1\r\n",
-        WELCOME[:-1],
-        wire.OPENING.pack(wire.MAGIC, 1, 2) + b"{}",
-        wire.OPENING.pack(wire.MAGIC, 2, 1 << 30),
-        wire.OPENING.pack(wire.MAGIC, 2, 1) + b"7",
-    ],
-)
-@pytest.mark.parametrize("stays", [True, False])
-async def test_a_server_that_does_not_greet_is_unavailable(sent, stays):
-    def script(connected, stop):
-        connected.sendall(sent)
-        if stays:
-            stop.wait(10)
-
-    with playing(script) as fake:
-        begun = time.monotonic()
-        with pytest.raises(Unavailable, match=f"Node n1 at {fake.address}"):
-            await TcpTransport("c1", "n2", IMPATIENT).connect(PEER, fake.address)
-        assert time.monotonic() - begun < 3
-
-
-def answering(play):
-    """A script that greets well, reads one request, and then plays."""
-
-    def script(connected, stop):
-        read(connected, len(HELLO))
-        connected.sendall(WELCOME)
-        head = wire.parse_request_head(read(connected, wire.REQUEST.size))
-        read(connected, head.rest_bytes)
-        play(connected, stop)
-
-    return script
-
-
-async def pull_from(script, manifest, memory=None):
-    """The end of one pull of chunks 0 .. 2 from a server with a script."""
-    memory = bytearray(SIZE) if memory is None else memory
-    with playing(script) as fake:
-        transport = TcpTransport("c1", "n2", IMPATIENT)
-        region = transport.register(memoryview(memory), MemoryKind.DRAM)
-        channel = await transport.connect(PEER, fake.address)
-        channel.post([make_pull(manifest, 0, 3)], region)
-        (end,) = await collect(channel, 1)
-        await transport.aclose()
-        region.close()
-    return end
-
-
-def ok(size=3 * MIB, status=0, tells=0, holds=0, reserved=0):
-    return wire.PART.pack(status, tells, reserved, holds, size)
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        ok(size=2**64 - 1),
-        ok(size=3 * MIB + 1),
-        ok(size=5, status=1),
-        ok(size=0, status=4),
-        ok(size=MIB + 1, status=4),
-        ok(size=3 * MIB, status=4),
-        ok(reserved=1),
-        ok(holds=1) + wire.HELD.pack(0, 1),
-        ok(status=77),
-        ok(status=2),
-        ok(holds=2**32 - 1),
-        ok(tells=1, holds=1) + wire.HELD.pack(7, 7),
-        ok(status=3, size=0),
-        ok()[:7],
-        b"",
-    ],
-)
-async def test_answers_that_break_the_rules_lose_the_peer(sent, manifest):
-    memory = bytearray(SIZE)
-
-    def play(connected, stop):
-        connected.sendall(sent)
-        if len(sent) < wire.PART.size:
-            return
-        stop.wait(10)
-
-    end = await pull_from(answering(play), manifest, memory)
-    assert isinstance(end, Broken)
-    assert (end.fault.kind, end.arrived) == (FaultKind.UNAVAILABLE, ChunkSet())
-    assert memory == bytes(SIZE)
-
-
-@pytest.mark.parametrize("stays", [True, False])
-async def test_what_came_before_the_loss_counts(manifest, content, stays):
-    def play(connected, stop):
-        connected.sendall(ok() + content[: 2 * MIB + 5])
-        if stays:
-            stop.wait(10)
-
-    end = await pull_from(answering(play), manifest)
-    assert isinstance(end, Broken)
-    assert (end.fault.kind, end.arrived) == (FaultKind.UNAVAILABLE, ChunkSet.of([0, 1]))
-
-
-async def test_a_flipped_bit_is_found_and_named(manifest, content):
-    damaged = bytearray(content[: 3 * MIB])
-    damaged[MIB + 1] ^= 1
-
-    def play(connected, stop):
-        connected.sendall(ok() + damaged)
-        stop.wait(10)
-
-    end = await pull_from(answering(play), manifest)
-    assert isinstance(end, Broken)
-    assert (end.fault.kind, end.arrived) == (FaultKind.CORRUPT, ChunkSet.of([0, 2]))
-    assert "chunk 1 " in end.fault.detail
-
-
-async def test_a_sender_that_trickles_is_given_up(manifest, content):
-    def play(connected, stop):
-        connected.sendall(ok())
-        for n in range(1000):
-            connected.send(content[n : n + 1])
-            if stop.wait(0.02):
-                return
-
-    begun = time.monotonic()
-    end = await pull_from(answering(play), manifest)
-    assert isinstance(end, Broken)
-    assert end.fault.kind is FaultKind.UNAVAILABLE
-    assert time.monotonic() - begun < 5
-
-
-async def test_a_cancelled_connect_leaves_nothing_open():
-    before = len(os.listdir("/proc/self/fd"))
-
-    def script(connected, stop):
-        stop.wait(10)
-
-    with playing(script) as fake:
-        transport = TcpTransport("c1", "n2", IMPATIENT)
-        connecting = asyncio.create_task(transport.connect(PEER, fake.address))
-        await asyncio.sleep(0.05)
-        connecting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-        await asyncio.sleep(0.5)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    shelf.close()
 
 
 async def test_threads_and_descriptors_are_given_back(server, manifest, content):

@@ -15,9 +15,19 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from tensorcast.movers.core.streams import Path, choose_congestion
 from tensorcast.movers.transports.base import Lending, NotYet, Provider
 from tensorcast.movers.transports.tcp import wire
-from tensorcast.movers.transports.tcp.sockets import deadline_for, send, send_file
+from tensorcast.movers.transports.tcp.info import read_info
+from tensorcast.movers.transports.tcp.sockets import (
+    congestion_of,
+    deadline_for,
+    is_on_this_host,
+    send,
+    send_file,
+    set_congestion,
+    window_bytes_max,
+)
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import Corrupt, NotFound
 from tensorcast.schema.ids import ArtifactId
@@ -27,6 +37,12 @@ LOOK_S: Final = 0.25
 
 ARRIVAL_S: Final = 0.02
 """So often a thread looks for an artifact that is on its way."""
+
+STEP_BYTES: Final = 4 << 20
+"""So many bytes are sent between two looks at the connection."""
+
+ADAPT_S: Final = 0.5
+"""So often the congestion control is thought over."""
 
 _ZEROS = bytes(1 << 20)
 
@@ -47,6 +63,8 @@ class Answers:
         self._provider = provider
         self._stall_s = stall_s
         self._closing = closing
+        self._is_local = is_on_this_host(connected)
+        self._adapts_at = 0.0
         self._held = contextlib.ExitStack()
         self._lending: tuple[ArtifactId, Lending] | None = None
 
@@ -146,12 +164,33 @@ class Answers:
         if not part.size:
             status = wire.Status.MISSING
         send(self._socket, wire.pack_part(status, part.size, holds), more=part.size > 0)
-        deadline = deadline_for(part.size, self._stall_s)
-        for piece in lending.layout.locate(part):
+        for at in range(part.offset, part.offset + part.size, STEP_BYTES):
+            size = min(STEP_BYTES, part.offset + part.size - at)
+            self._send_bytes(lending, ByteRange(at, size))
+            self._adapt()
+
+    def _send_bytes(self, lending: Lending, wanted: ByteRange) -> None:
+        deadline = deadline_for(wanted.size, self._stall_s)
+        for piece in lending.layout.locate(wanted):
             if piece.position is None:
                 _send_zeros(self._socket, piece.size)
             else:
                 send_file(self._socket, lending.fd, piece.position, piece.size, deadline)
+
+    def _adapt(self) -> None:
+        """Now and then changes the congestion control to one that suits the path."""
+        now = time.monotonic()
+        if self._is_local or now < self._adapts_at:
+            return
+        self._adapts_at = now + ADAPT_S
+        info = read_info(self._socket)
+        path = Path(
+            rtt_s=info.rtt_s, loss=info.resent, window_bytes=window_bytes_max(), is_local=False
+        )
+        present = congestion_of(self._socket)
+        suited = choose_congestion(path, present)
+        if suited != present:
+            set_congestion(self._socket, suited)
 
 
 def servable_bytes(chunks: ChunkSet, chunk_bytes: int, wanted: ByteRange) -> int:

@@ -51,6 +51,11 @@ class TcpChannel:
             for connected in connections:
                 self._start(connected)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return self._alive
+
     def post(self, pulls: Sequence[Pull], target: Region) -> None:
         """Starts pulls into `target`. Never blocks. With a peer that is lost they complete as
         Broken at once."""

@@ -79,9 +79,20 @@ def tune(connected: socket.socket, stall_s: float) -> None:
         # After a cut of the link: within a second, and not after twice as long as the cut.
         connected.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _RTO_MAX_MS)
     if is_on_this_host(connected):
-        # Measured: two connections over loopback are a fifth faster with cubic than with bbr.
-        with contextlib.suppress(OSError):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        # Measured: over loopback it is faster than bbr by a fifth to a half: it does not pace.
+        set_congestion(connected, "cubic")
+
+
+def congestion_of(connected: socket.socket) -> str:
+    """The name of the congestion control in use."""
+    name = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return name.rstrip(b"\0").decode("ascii", "replace")
+
+
+def set_congestion(connected: socket.socket, name: str) -> None:
+    """Changes the congestion control, if this kernel has it and lets us."""
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
 
 def limit_calls(connected: socket.socket, stall_s: float) -> None:

@@ -30,6 +30,7 @@ def test_everything_can_be_set():
             "TENSORCAST_HEARTBEAT_S": "0.25",
             "TENSORCAST_LABELS": "rack=r1,host=h7",
             "TENSORCAST_BANDWIDTH": "1gbit",
+            "TENSORCAST_VERIFY": "off",
         }
     )
     assert settings.listen == "[::1]:99"
@@ -38,6 +39,7 @@ def test_everything_can_be_set():
     assert settings.heartbeat_s == 0.25
     assert settings.labels == {"rack": "r1", "host": "h7"}
     assert settings.bandwidth == 125_000_000
+    assert not settings.verify
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,7 @@ def test_everything_can_be_set():
         ("TENSORCAST_HEARTBEAT_S", "nan"),
         ("TENSORCAST_LABELS", "rack"),
         ("TENSORCAST_BANDWIDTH", "fast"),
+        ("TENSORCAST_VERIFY", "sometimes"),
         ("TENSORCAST_SOCKET", "/" + "x" * 120),
         ("TENSORCAST_OVERFLOW", "explode"),
         ("TENSORCAST_DRAM_HIGH", "1.5"),

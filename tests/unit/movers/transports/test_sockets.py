@@ -1,15 +1,24 @@
+import contextlib
 import socket
 import time
 
 import pytest
 
 from tensorcast.movers.transports.tcp.sockets import (
+    SilenceError,
+    congestion_of,
     format_address,
+    is_on_this_host,
     limit_calls,
+    listen_on,
     parse_address,
+    readable,
     receive,
     receive_into,
     send,
+    tune,
+    wake_after,
+    window_bytes_max,
 )
 from tensorcast.schema.errors import InvalidArgument
 
@@ -67,7 +76,7 @@ def test_the_end_of_a_connection_is_an_error_in_the_middle(pair):
 
 def test_a_silent_peer_is_given_up(pair):
     limit_calls(pair[0], 0.01)
-    with pytest.raises(TimeoutError, match="silent"):
+    with pytest.raises(SilenceError, match="silent"):
         receive(pair[0], 1, soon())
 
 
@@ -81,3 +90,57 @@ def test_a_peer_that_does_not_read_is_given_up(pair):
     limit_calls(pair[0], 0.01)
     with pytest.raises(TimeoutError, match="does not read"):
         send(pair[0], bytes(1 << 24))
+
+
+@contextlib.contextmanager
+def connected_over(listen, connect):
+    """Both ends of a connection to a socket that listens on an address."""
+    with listen_on(listen, 8) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection((connect, port), 5) as ours:
+            theirs, _ = listening.accept()
+            with theirs:
+                yield ours, theirs
+
+
+@pytest.mark.parametrize(
+    ("listen", "connect"),
+    [
+        ("127.0.0.1:0", "127.0.0.1"),
+        ("[::1]:0", "::1"),
+        ("[::]:0", "::1"),
+        ("[::]:0", "127.0.0.1"),
+        (":0", "127.0.0.1"),
+    ],
+)
+def test_both_families_are_listened_to_and_known_as_this_host(listen, connect):
+    with connected_over(listen, connect) as ends:
+        for end in ends:
+            assert is_on_this_host(end)
+            tune(end, 1)
+            assert congestion_of(end) in ("cubic", "bbr", "reno")
+
+
+def test_one_address_of_ipv6_takes_no_ipv4():
+    with listen_on("[::1]:0", 8) as listening, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), 5)
+
+
+def test_scopes_are_part_of_a_host():
+    assert parse_address("[fe80::1%eth0]:7") == ("fe80::1%eth0", 7)
+    assert format_address("fe80::1%eth0", 7) == "[fe80::1%eth0]:7"
+
+
+def test_a_receive_can_sleep_until_much_has_come():
+    with connected_over("127.0.0.1:0", "127.0.0.1") as (ours, theirs):
+        wake_after(ours, 100_000)
+        theirs.sendall(bytes(50_000))
+        assert not readable(ours, 0.01)
+        theirs.sendall(bytes(50_000))
+        assert readable(ours, 5)
+        wake_after(ours, 1)
+        assert len(receive(ours, 100_000, soon())) == 100_000
+
+
+def test_the_window_is_that_of_the_kernel():
+    assert window_bytes_max() >= 1 << 16
