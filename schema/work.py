@@ -22,14 +22,18 @@ class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
 
 
 class Load(_Work, frozen=True, kw_only=True, tag="load"):
-    """Read the artifact from this node's disk into its DRAM. `if_room`: only as long as nothing has
-    to go for it."""
+    """Read the artifact from this node's disk, or (tier OBJECT) from the store that all nodes
+    share, into its DRAM. `if_room`: only as long as nothing has to go for it."""
 
     if_room: bool = False
+    tier: Tier = Tier.DISK
 
 
 class Persist(_Work, frozen=True, kw_only=True, tag="persist"):
-    """Write the artifact from this node's DRAM to its disk."""
+    """Write the artifact from this node's DRAM to its disk, or (tier OBJECT) to the store that all
+    nodes share."""
+
+    tier: Tier = Tier.DISK
 
 
 class Evict(_Work, frozen=True, kw_only=True, tag="evict"):
@@ -60,7 +64,7 @@ def target_tier(work: Work) -> Tier | None:
             return tier
         case Load():
             return Tier.DRAM
-        case Persist():
-            return Tier.DISK
+        case Persist(tier=tier):
+            return tier
         case Evict() | Verify():
             return None

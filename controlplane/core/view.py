@@ -72,6 +72,12 @@ def is_up(view: ClusterView, node: NodeId) -> bool:
     return bool(found and found.status is NodeStatus.UP)
 
 
+def has_store(view: ClusterView, node: NodeId) -> bool:
+    """Whether the node has access to the store that all nodes share."""
+    found = view.nodes.get(node)
+    return bool(found and Tier.OBJECT in found.tiers)
+
+
 def accepts(view: ClusterView, node: NodeId) -> bool:
     """Whether new replicas may be placed on the node: it is up and not cordoned."""
     found = view.nodes.get(node)
@@ -174,13 +180,24 @@ def is_ready(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier) 
 
 
 def ready_replicas(view: ClusterView, artifact: ArtifactId) -> tuple[Replica, ...]:
-    """Its complete replicas on nodes that are up, DRAM before disk, then by node."""
+    """Its complete replicas on nodes that are up and can serve them, DRAM before disk, then by
+    node."""
     found = (
         replica
         for replica in replicas_of(view, artifact)
-        if replica.status is ReplicaStatus.READY and is_up(view, replica.node)
+        if replica.status is ReplicaStatus.READY
+        and replica.tier is not Tier.OBJECT
+        and is_up(view, replica.node)
     )
     return tuple(sorted(found, key=lambda r: (r.tier is not Tier.DRAM, r.node)))
+
+
+def is_stored(view: ClusterView, artifact: ArtifactId) -> bool:
+    """Whether the store that all nodes share has all of it, whoever put it there."""
+    return any(
+        replica.tier is Tier.OBJECT and replica.status is ReplicaStatus.READY
+        for replica in replicas_of(view, artifact)
+    )
 
 
 def source_nodes(view: ClusterView, artifact: ArtifactId) -> tuple[NodeId, ...]:
@@ -190,7 +207,9 @@ def source_nodes(view: ClusterView, artifact: ArtifactId) -> tuple[NodeId, ...]:
 
 def has_survivor(view: ClusterView, replica: Replica) -> bool:
     """Whether a complete copy stays when this replica goes: another one that is ready on a node
-    that is up and that no open operation evicts."""
+    that is up and that no open operation evicts, or one in the store that all nodes share."""
+    if replica.tier is not Tier.OBJECT and is_stored(view, replica.artifact):
+        return True
     return any(
         other.id != replica.id and not is_being_evicted(view, other)
         for other in ready_replicas(view, replica.artifact)
@@ -290,10 +309,14 @@ def fill_work(
     view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier = Tier.DRAM
 ) -> Load | Materialize | Persist:
     """How a tier of the node gets the artifact: from its other tier, or from the nodes that have
-    it."""
-    if tier is Tier.DISK and is_ready(view, artifact, node, Tier.DRAM):
-        return Persist(artifact=artifact)
+    it, or from the store that all nodes share. What only the store has goes through DRAM, and so
+    does what is to go there."""
+    if tier is not Tier.DRAM and is_ready(view, artifact, node, Tier.DRAM):
+        return Persist(artifact=artifact, tier=tier)
+    tier = Tier.DRAM if tier is Tier.OBJECT else tier
     if tier is Tier.DRAM and is_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
     sources = tuple(n for n in source_nodes(view, artifact) if n != node)
+    if not sources and is_stored(view, artifact) and has_store(view, node):
+        return Load(artifact=artifact, tier=Tier.OBJECT)
     return Materialize(artifact=artifact, sources=sources, tier=tier)

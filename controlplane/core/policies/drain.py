@@ -35,6 +35,7 @@ from tensorcast.schema.events import (
     NodeJoined,
     ReplicaReady,
 )
+from tensorcast.schema.ids import Tier
 from tensorcast.schema.work import Evict
 
 
@@ -65,6 +66,7 @@ def _candidates(view: ClusterView, recorded: Recorded) -> Iterable[Replica]:
 def _is_superfluous(view: ClusterView, replica: Replica) -> bool:
     return (
         view.nodes[replica.node].draining
+        and replica.tier is not Tier.OBJECT  # it is not on the node
         and is_up(view, replica.node)
         and sealed(view, replica.artifact) is not None
         and is_free(view, replica)

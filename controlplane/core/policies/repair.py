@@ -27,6 +27,7 @@ from tensorcast.controlplane.core.view import (
     is_making,
     is_ready,
     is_requested,
+    is_stored,
     is_up,
     ready_replicas,
     replicas_of,
@@ -106,9 +107,9 @@ def _heal(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:
     room: Rooms = {}
     for name in artifacts:
         found = sealed(view, name)
-        if found is None or not ready_replicas(view, name):
+        if found is None or not (ready_replicas(view, name) or is_stored(view, name)):
             continue
-        for tier in Tier:
+        for tier in (Tier.DRAM, Tier.DISK):
             needs = count_needs(view, found, tier)
             if needs:
                 yield from _place(view, found, tier, needs, room)
