@@ -18,7 +18,7 @@ import msgspec
 
 from tensorcast.deploy import context, logs
 from tensorcast.deploy.control import Request, ServiceStatus, ask, converse
-from tensorcast.deploy.drafts import draft, keep_ports, merge
+from tensorcast.deploy.drafts import check_memory, draft, keep_ports, merge
 from tensorcast.deploy.faults import explained
 from tensorcast.deploy.former import clear_former, died_badly, read_supervisor_pid
 from tensorcast.deploy.home import (
@@ -70,6 +70,7 @@ def up(options: UpOptions, progress: Progress = lambda _: None) -> Status:
     things are; then what was started is stopped again.
     """
     check_options(options)
+    check_memory(options, options.nodes)
     layout = Layout(options.home.expanduser().absolute())
     made = prepare_home(layout, uid=os.geteuid())
     with explained("start a cluster", layout.home), locked(layout.up_lock):

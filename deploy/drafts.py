@@ -53,6 +53,8 @@ def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
             count=options.nodes,
             dram_bytes=dram,
             kv_disk_bytes=options.kv_disk_bytes or 0,
+            disk_bytes=options.disk_bytes,
+            overflow=options.overflow or "",
         ),
         sockets=str(choose_sockets(layout.home, uid=os.geteuid())),
         home_is_ours=made,
@@ -71,13 +73,9 @@ def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
             f"This home belongs to the cluster {known.cluster!r}, not {options.cluster!r}.",
             hint="Choose another folder with --data-dir.",
         )
-    dram = options.dram_bytes
-    nodes = known.nodes
-    if dram is not None:
-        nodes = tuple(msgspec.structs.replace(node, dram_bytes=dram) for node in nodes)
-    kv_disk = options.kv_disk_bytes
-    if kv_disk is not None:
-        nodes = tuple(msgspec.structs.replace(node, kv_disk_bytes=kv_disk) for node in nodes)
+    changes = _changes(options)
+    nodes = tuple(msgspec.structs.replace(node, **changes) for node in known.nodes)
+    check_memory(options, len(nodes))
     return msgspec.structs.replace(
         known,
         context=options.context or known.context,
@@ -88,10 +86,34 @@ def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
             count=options.nodes,
             dram_bytes=nodes[0].dram_bytes,
             kv_disk_bytes=nodes[0].kv_disk_bytes,
+            disk_bytes=nodes[0].disk_bytes,
+            overflow=nodes[0].overflow,
         ),
         controlplane_command=options.controlplane_command or known.controlplane_command,
         mover_command=options.mover_command or known.mover_command,
     )
+
+
+def _changes(options: UpOptions) -> dict[str, int | str]:
+    """What the options say about every node."""
+    said: dict[str, int | str | None] = {
+        "dram_bytes": options.dram_bytes,
+        "disk_bytes": options.disk_bytes,
+        "kv_disk_bytes": options.kv_disk_bytes,
+        "overflow": options.overflow,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def check_memory(options: UpOptions, nodes: int) -> None:
+    """Raises InvalidArgument when the nodes would get more memory than the machine has."""
+    count, total = max(nodes, options.nodes), machine.total_memory_bytes()
+    if options.dram_bytes is not None and count * options.dram_bytes > total:
+        each, has = machine.format_bytes(options.dram_bytes), machine.format_bytes(total)
+        raise InvalidArgument(
+            f"{count} nodes with {each} of memory each are more than this machine has: {has}.",
+            hint="Give less with --dram.",
+        )
 
 
 def keep_ports(config: ClusterConfig, progress: Callable[[str], None]) -> ClusterConfig:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import Overflow
 
 FORMAT: Final = 1
 NODES_MAX: Final = 64
@@ -32,6 +33,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     dram_bytes: int | None = None
     kv_disk_bytes: int | None = None
+    disk_bytes: int | None = None
+    overflow: Overflow | None = None
     cluster: str | None = None
     context: str | None = None
     nats_url: str | None = None
@@ -79,10 +82,14 @@ class EmbeddedPostgres(msgspec.Struct, frozen=True, kw_only=True, tag="embedded"
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One mover of the embedded cluster. `kv_disk_bytes` of disk are for KV blocks."""
+    """One mover of the embedded cluster. `disk_bytes` (None: what is free, less a reserve) are for
+    replicas, `kv_disk_bytes` of disk for KV blocks. `overflow` (empty: the mover's default) is what
+    it does when its memory is full."""
 
     name: str
     dram_bytes: int
+    disk_bytes: int | None = None
+    overflow: str = ""
     kv_disk_bytes: int = 0
 
 
@@ -144,14 +151,26 @@ def hide_password(url: str) -> str:
 
 
 def grow_nodes(
-    nodes: tuple[NodeConfig, ...], *, count: int, dram_bytes: int, kv_disk_bytes: int = 0
+    nodes: tuple[NodeConfig, ...],
+    *,
+    count: int,
+    dram_bytes: int,
+    kv_disk_bytes: int = 0,
+    disk_bytes: int | None = None,
+    overflow: str = "",
 ) -> tuple[NodeConfig, ...]:
     """`nodes` and as many new ones as are missing to `count`, named n1, n2, ..."""
     names = {node.name for node in nodes}
     fresh = (f"n{i}" for i in range(1, NODES_MAX + count + 1))
     missing = [name for name in fresh if name not in names][: max(0, count - len(nodes))]
     return nodes + tuple(
-        NodeConfig(name=name, dram_bytes=dram_bytes, kv_disk_bytes=kv_disk_bytes)
+        NodeConfig(
+            name=name,
+            dram_bytes=dram_bytes,
+            kv_disk_bytes=kv_disk_bytes,
+            disk_bytes=disk_bytes,
+            overflow=overflow,
+        )
         for name in missing
     )
 

@@ -157,6 +157,8 @@ def _plan_mover(config: ClusterConfig, layout: Layout, node: NodeConfig) -> Serv
             "TENSORCAST_SOCKET": f"{config.sockets}/{node.name}.sock",
             "TENSORCAST_DATA_LISTEN": f"{LOOPBACK}:0",
             "TENSORCAST_DRAM_BYTES": str(node.dram_bytes),
+            **({"TENSORCAST_DISK_BYTES": str(node.disk_bytes)} if node.disk_bytes else {}),
+            **({"TENSORCAST_OVERFLOW": node.overflow} if node.overflow else {}),
             **({"TENSORCAST_KV_DISK_BYTES": str(node.kv_disk_bytes)} if node.kv_disk_bytes else {}),
         },
         needs=(NATS,),

@@ -29,6 +29,7 @@ from tensorcast.movers.threads import in_thread
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
+from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import (
     Command,
     CompleteReplica,
@@ -221,13 +222,16 @@ class Streams:
             self._residents.set_partial(artifact, size_bytes)
 
     async def discard_idle(self, idle_s: float) -> None:
-        """Drops half-written replicas that no open operation has wanted for `idle_s` seconds."""
-        now = asyncio.get_running_loop().time()
+        """Drops half-written replicas that no open operation has wanted for `idle_s` seconds, and
+        those of artifacts that were removed."""
+        now, view = asyncio.get_running_loop().time(), self._follower.view
         for artifact in self._residents.partial():
-            wanted = operation_making(self._follower.view, artifact, self._life.node, Tier.DISK)
+            wanted = operation_making(view, artifact, self._life.node, Tier.DISK)
             if wanted or self._disk_locks.wanted(artifact):
                 self._idle_since.pop(artifact, None)
-            elif now - self._idle_since.setdefault(artifact, now) >= idle_s:
+            elif now - self._idle_since.setdefault(artifact, now) >= idle_s or _is_gone(
+                view, artifact
+            ):
                 await self.discard(artifact)
 
     async def discard(self, artifact: ArtifactId) -> None:
@@ -249,6 +253,11 @@ class Streams:
         if self._residents.partial_bytes(artifact):
             await in_thread(remove_partial, self._folder, artifact)
             self._residents.set_partial(artifact, None)
+
+
+def _is_gone(view: ClusterView, artifact: ArtifactId) -> bool:
+    found = view.artifacts.get(artifact)
+    return found is None or found.status is not ArtifactStatus.SEALED
 
 
 def choose_window(capacity_bytes: int, chunk_bytes: int) -> int:

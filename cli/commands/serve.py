@@ -12,6 +12,7 @@ import typer
 from tensorcast.cli.output import Nothing, Result
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_size
+from tensorcast.schema.ids import Overflow
 
 app = typer.Typer(
     help="Run a process of a real deployment.", add_completion=False, rich_markup_mode=None
@@ -101,6 +102,13 @@ def mover(
     dram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for replicas, for example 4GiB.")
     ] = None,
+    disk: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Disk for replicas (default: what is free)."),
+    ] = None,
+    overflow: Annotated[
+        Overflow | None, typer.Option(help="What the node does when its memory is full.")
+    ] = None,
     kv_disk: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Disk for KV blocks, for example 20GiB.")
     ] = None,
@@ -116,6 +124,8 @@ def mover(
         "TENSORCAST_DATA_LISTEN": listen,
         "TENSORCAST_DATA_ADVERTISE": advertise or "",
         "TENSORCAST_DRAM_BYTES": str(parse_size(dram)) if dram else "",
+        "TENSORCAST_DISK_BYTES": str(parse_size(disk)) if disk else "",
+        "TENSORCAST_OVERFLOW": overflow or "",
         "TENSORCAST_KV_DISK_BYTES": str(parse_size(kv_disk)) if kv_disk else "",
     }
     return become(session_of(call), "tensorcast.movers.main", [], settings)

@@ -17,6 +17,7 @@ from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.tables import table_nodes
 from tensorcast.cli.units import parse_size
 from tensorcast.deploy.control import ServiceStatus
+from tensorcast.schema.ids import Overflow
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 DataDir = Annotated[
@@ -62,6 +63,15 @@ def up(
     dram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of each node, for example 4GiB.")
     ] = None,
+    disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Disk of each node for replicas (default: what is free)."
+        ),
+    ] = None,
+    overflow: Annotated[
+        Overflow | None, typer.Option(help="What a node does when its memory is full.")
+    ] = None,
     kv_disk: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Disk of each node for KV blocks, for example 20GiB."),
@@ -84,6 +94,8 @@ def up(
         home=home,
         nodes=nodes,
         dram_bytes=parse_size(dram) if dram else None,
+        disk_bytes=parse_size(disk) if disk else None,
+        overflow=overflow,
         kv_disk_bytes=parse_size(kv_disk) if kv_disk else None,
         cluster=cluster,
         context=session.options.context,

@@ -14,6 +14,7 @@ from tensorcast.deploy.options import (
     UpOptions,
 )
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import Overflow
 
 HOME = Path("/nowhere")
 KNOWN = ClusterConfig(
@@ -44,6 +45,18 @@ def test_what_is_asked_for_changes_and_nothing_else():
 def test_dram_is_set_for_all_nodes():
     merged = merge(KNOWN, UpOptions(home=HOME, nodes=2, dram_bytes=1 << 30))
     assert [node.dram_bytes for node in merged.nodes] == [1 << 30, 1 << 30]
+
+
+def test_the_disk_and_what_happens_to_a_full_memory_are_set_for_all_nodes():
+    options = UpOptions(home=HOME, nodes=2, disk_bytes=5 << 30, overflow=Overflow.EVICT)
+    merged = merge(KNOWN, options)
+    assert [(node.disk_bytes, node.overflow) for node in merged.nodes] == [(5 << 30, "evict")] * 2
+    assert merge(merged, UpOptions(home=HOME)) == merged
+
+
+def test_more_memory_than_the_machine_has_is_refused():
+    with pytest.raises(InvalidArgument, match="more than this machine has"):
+        merge(KNOWN, UpOptions(home=HOME, nodes=2, dram_bytes=1 << 50))
 
 
 @pytest.mark.parametrize("wrong", [{"cluster": "other"}, {"nats_url": "nats://elsewhere"}])

@@ -55,6 +55,14 @@ def test_stopping_goes_from_the_movers_to_the_log():
     assert [spec.name for spec in by_stage] == ["n1", "n2", "controlplane", "postgres", "nats"]
 
 
+def test_a_mover_gets_the_limits_of_its_tiers():
+    node = NodeConfig(name="n1", dram_bytes=7, disk_bytes=9, overflow="reject")
+    environ = plan(nodes=(node,))["n1"].environ
+    assert environ["TENSORCAST_DISK_BYTES"] == "9"
+    assert environ["TENSORCAST_OVERFLOW"] == "reject"
+    assert not {"TENSORCAST_DISK_BYTES", "TENSORCAST_OVERFLOW"} & plan()["n1"].environ.keys()
+
+
 def test_a_mover_gets_its_node():
     environ = plan()["n2"].environ
     assert environ["TENSORCAST_NODE"] == "n2"

@@ -21,7 +21,8 @@ def test_the_control_plane_replaces_tcctl(tcctl: Tcctl) -> None:
 
 
 def test_a_mover_gets_its_settings_in_the_environment(tcctl: Tcctl) -> None:
-    assert tcctl(*MOVER.split(), "--dram", "4GiB", "--cluster", "lab").code == 0
+    limits = ("--dram", "4GiB", "--disk", "1TiB", "--overflow", "evict")
+    assert tcctl(*MOVER.split(), *limits, "--cluster", "lab").code == 0
     ((_, command, environ),) = tcctl.started
     assert command[1:] == ["-m", "tensorcast.movers.main"]
     wanted = {
@@ -31,6 +32,8 @@ def test_a_mover_gets_its_settings_in_the_environment(tcctl: Tcctl) -> None:
         "TENSORCAST_SOCKET": "/run/m.sock",
         "TENSORCAST_DATA_LISTEN": "127.0.0.1:0",
         "TENSORCAST_DRAM_BYTES": str(4 << 30),
+        "TENSORCAST_DISK_BYTES": str(1 << 40),
+        "TENSORCAST_OVERFLOW": "evict",
     }
     assert wanted.items() <= environ.items()
 
