@@ -10,8 +10,9 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tensorcast.client.copying import copy_bits
 from tensorcast.client.filling import Block, Intake, Piece
-from tensorcast.client.tensors import copy_bits, merge_overlapping, name_dtypes, place_within
+from tensorcast.client.tensors import merge_overlapping, name_dtypes, place_within
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.tensors import TensorSpec, align, check_index

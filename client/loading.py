@@ -93,7 +93,8 @@ def load_into(
     only one side has are left out. Raises as `load`; when reading fails half-way, some of the
     targets have new values.
     """
-    from tensorcast.client.tensors import check_targets, copy_bits
+    from tensorcast.client.copying import copy_bits
+    from tensorcast.client.tensors import check_targets
 
     _check("copy", threads)
     places = find_files(_several(what))

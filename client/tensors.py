@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
-from tensorcast.client.filling import THREADS_MAX
+from tensorcast.client.copying import Copies, copy_all
 from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.tensors import ALIGNMENT_BYTES, TensorSpec
@@ -76,18 +75,21 @@ def build_tensors(
     memory: Bytes | None, selected: Sequence[Selected], *, copy: bool = False
 ) -> dict[str, torch.Tensor]:
     """The selected tensors over mapped memory, which they keep alive; with `copy` in memory of
-    their own. Tensors whose bytes overlap share a storage either way.
+    their own (small ones share it). Tensors whose bytes overlap share a storage either way.
 
     Raises InvalidArgument when the installed torch does not know a dtype, Corrupt when the places
     cannot be right.
     """
     found: dict[str, torch.Tensor] = {}
+    copies = Copies() if copy else None
     with collection_paused():
         for group in merge_overlapping(selected, _extent):
             if len(group) == 1:
-                found[group[0].spec.name] = _build_alone(memory, group[0], copy)
+                found[group[0].spec.name] = _build_alone(memory, group[0], copies)
             else:
-                found.update(_build_group(memory, group, copy))
+                found.update(_build_group(memory, group, copies))
+    if copies is not None:
+        copies.carry_out()
     return {item.spec.name: found[item.spec.name] for item in selected}
 
 
@@ -132,7 +134,7 @@ def merge_overlapping(
     return groups
 
 
-def _build_alone(memory: Bytes | None, item: Selected, copy: bool) -> torch.Tensor:
+def _build_alone(memory: Bytes | None, item: Selected, copies: Copies | None) -> torch.Tensor:
     import torch
 
     spec = item.spec
@@ -141,14 +143,14 @@ def _build_alone(memory: Bytes | None, item: Selected, copy: bool) -> torch.Tens
     if count == 0 or memory is None:
         return _cut(torch.empty(shape, dtype=dtype), item)
     if spec.strides is not None:
-        return _build_group(memory, [item], copy)[spec.name]
+        return _build_group(memory, [item], copies)[spec.name]
     flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=spec.offset)
     part = _cut(flat.view(shape), item)
-    return _clone(part) if copy else part
+    return copies.of(part) if copies is not None else part
 
 
 def _build_group(
-    memory: Bytes | None, group: Sequence[Selected], copy: bool
+    memory: Bytes | None, group: Sequence[Selected], copies: Copies | None
 ) -> dict[str, torch.Tensor]:
     import torch
 
@@ -157,8 +159,8 @@ def _build_group(
     start -= start % ALIGNMENT_BYTES
     size_bytes = max(item.spec.extent.end for item in group) - start
     flat = torch.frombuffer(memory, dtype=torch.uint8, count=size_bytes, offset=start)
-    if copy:
-        flat = flat.clone()
+    if copies is not None:
+        flat = copies.of(flat)
     found = {}
     for item in group:
         dtype, shape = torch_form(item.spec)
@@ -196,14 +198,6 @@ def _cut(tensor: torch.Tensor, item: Selected) -> torch.Tensor:
     return tensor if part is None else tensor.narrow(part.dim, part.start, part.length)
 
 
-def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    made = torch.empty(tensor.shape, dtype=tensor.dtype)
-    copy_bits(tensor, made)
-    return made
-
-
 def copy_into(
     memory: Bytes | None,
     selected: Sequence[Selected],
@@ -216,10 +210,7 @@ def copy_into(
     not."""
     wanted = check_targets(selected, targets, strict=strict)
     sources = build_tensors(memory, wanted)
-    with ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast copy") as pool:
-        copies = [pool.submit(copy_bits, source, targets[name]) for name, source in sources.items()]
-        for copied in copies:
-            copied.result()
+    copy_all((source, targets[name]) for name, source in sources.items())
 
 
 def check_targets(
@@ -293,21 +284,6 @@ def _repeats_elements(tensor: torch.Tensor) -> bool:
             return len(set(places.flatten().tolist())) < tensor.numel()
         reach += (length - 1) * step
     return False
-
-
-def copy_bits(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copies between tensors of one dtype and shape, bit by bit."""
-    import torch
-
-    with torch.inference_mode():
-        _as_bits(target.detach()).copy_(_as_bits(source.detach()))
-
-
-def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as whole numbers for the dtypes of one byte, not all of which can copy."""
-    import torch
-
-    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
 
 
 def place_within(
