@@ -13,22 +13,24 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
-import xxhash
 
 from tensorcast.movers.blocks.base import BlockReporter
-from tensorcast.movers.core.block_records import (
-    NO_DIGEST,
-    WINDOW_BYTES,
-    Kind,
-    Record,
-    pack_head,
-    parse_head,
+from tensorcast.movers.blocks.files import (
+    File,
+    Spare,
+    Waiting,
+    Where,
+    copy_waiting,
+    read_block,
+    read_records,
+    write_buffers,
 )
+from tensorcast.movers.core.block_records import NO_DIGEST, Kind, Record, pack_head
 from tensorcast.movers.durable import explain
 from tensorcast.schema.blocks import BLOCK_BYTES_MAX
 from tensorcast.schema.errors import TensorCastError
@@ -61,50 +63,6 @@ class SpillStats(msgspec.Struct, frozen=True, kw_only=True):
     damaged: int
 
 
-class _File:
-    """One file. `keys` are all that were ever stored in it; `readers` keep it open."""
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self.fd = fd
-        self.size = 0
-        self.keys: list[bytes] = []
-        self.readers = 0
-        self.is_dropped = False
-
-
-class _Where(NamedTuple):
-    file: _File
-    position: int
-    size: int
-    digest: bytes
-
-
-class _Waiting(NamedTuple):
-    digest: bytes
-    content: bytearray
-
-
-class _Spare:
-    """Buffers that were written, for the next blocks of their size: memory that was touched once
-    is several times faster than fresh memory."""
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._buffers: list[bytearray] = []
-
-    def take(self, size: int) -> bytearray | None:
-        """A buffer of this size, if there is one."""
-        return self._buffers.pop() if size == self._size and self._buffers else None
-
-    def give(self, buffers: Iterable[bytearray]) -> None:
-        """Keeps buffers, as long as blocks of their size come."""
-        for buffer in buffers:
-            if len(buffer) != self._size:
-                self._size, self._buffers = len(buffer), []
-            self._buffers.append(buffer)
-
-
 class BlockFiles:
     """Keeps the contract of `BlockSpill` below `folder`, in files of at most `bytes_max` together.
     `start` makes it work, `close` ends it after what waits has been written. What it stores and
@@ -118,13 +76,13 @@ class BlockFiles:
         self._pending_bytes_max = min(PENDING_BYTES_MAX, max(1, bytes_max // 4))
         self._reporter = reporter
         self._changed = threading.Condition()
-        self._files: list[_File] = []
-        self._index: dict[bytes, _Where] = {}
-        self._pending: dict[bytes, _Waiting] = {}
-        self._writing: dict[bytes, _Waiting] = {}
+        self._files: list[File] = []
+        self._index: dict[bytes, Where] = {}
+        self._pending: dict[bytes, Waiting] = {}
+        self._writing: dict[bytes, Waiting] = {}
         self._removed: list[bytes] = []
         self._pending_bytes = 0
-        self._spare = _Spare()
+        self._spare = Spare()
         self._next = 1
         self._is_open = False
         self._is_scanned = False
@@ -182,7 +140,7 @@ class BlockFiles:
             if self._has(key):  # somebody was faster
                 self._pending_bytes -= size
             else:
-                self._pending[key] = _Waiting(digest, content)
+                self._pending[key] = Waiting(digest, content)
                 if len(self._pending) == 1 or self._pending_bytes >= self._batch_bytes:
                     self._changed.notify_all()
             return True
@@ -204,7 +162,7 @@ class BlockFiles:
     def read(self, key: bytes, target: memoryview) -> bool:
         """As `BlockSpill.read`."""
         waiting = self._pending.get(key) or self._writing.get(key)
-        if waiting is not None and _is_copied(waiting, target):
+        if waiting is not None and copy_waiting(waiting, target):
             return True  # otherwise it has just been written, and its buffer used for another one
         with self._changed:
             where = self._index.get(key)
@@ -214,7 +172,7 @@ class BlockFiles:
         try:
             if where.size != target.nbytes:
                 return False
-            if _is_read(where, target):
+            if read_block(where, target):
                 return True
         finally:
             self._release(where.file)
@@ -254,7 +212,7 @@ class BlockFiles:
             self._changed.notify_all()
         return is_written
 
-    def _forget_damaged(self, key: bytes, where: _Where) -> None:
+    def _forget_damaged(self, key: bytes, where: Where) -> None:
         with self._changed:
             if self._index.get(key) is not where:
                 return
@@ -265,13 +223,13 @@ class BlockFiles:
 
     # ---- files -----------------------------------------------------------------------------
 
-    def _release(self, file: _File) -> None:
+    def _release(self, file: File) -> None:
         with self._changed:
             file.readers -= 1
             if file.is_dropped and not file.readers:
                 os.close(file.fd)
 
-    def _drop(self, file: _File) -> None:
+    def _drop(self, file: File) -> None:
         """Nobody finds the file any more; it is closed when its last reader is done."""
         file.is_dropped = True
         if not file.readers:
@@ -296,13 +254,13 @@ class BlockFiles:
             if gone:
                 self._reporter.evicted(Tier.DISK, gone)
 
-    def _open_file(self, size: int) -> _File:
+    def _open_file(self, size: int) -> File:
         """The file to write `size` bytes to."""
         if self._files and self._adds and self._files[-1].size + size <= self._file_bytes:
             return self._files[-1]
         path = self._folder / f"{self._next:016x}{SUFFIX}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = _File(path, os.open(path, flags, 0o600))
+        file = File(path, os.open(path, flags, 0o600))
         self._next += 1
         self._adds = True
         with self._changed:
@@ -330,7 +288,7 @@ class BlockFiles:
                 where = {}
             self._settle(stored, where)
 
-    def _take_batch(self) -> tuple[list[bytes], dict[bytes, _Waiting]] | None:
+    def _take_batch(self) -> tuple[list[bytes], dict[bytes, Waiting]] | None:
         """What is to be written next, once there is something; None at the end."""
         with self._changed:
             while not self._is_due():
@@ -357,9 +315,7 @@ class BlockFiles:
         is_refusing = time.monotonic() < self._refuse_until_s
         return bool(self._pending) or bool(self._removed and not is_refusing)
 
-    def _append(
-        self, removed: Sequence[bytes], stored: dict[bytes, _Waiting]
-    ) -> dict[bytes, _Where]:
+    def _append(self, removed: Sequence[bytes], stored: dict[bytes, Waiting]) -> dict[bytes, Where]:
         """Writes removals and blocks to the end of a file; says where the blocks are. Leaves the
         file as it was when that fails. Raises OSError."""
         buffers: list[bytes | bytearray] = [
@@ -375,17 +331,17 @@ class BlockFiles:
         self._make_room(size)
         file = self._open_file(size)
         try:
-            _write_all(file.fd, buffers, file.size)
+            write_buffers(file.fd, buffers, file.size)
         except OSError:
             os.ftruncate(file.fd, file.size)
             raise
         start, file.size = file.size, file.size + size
         return {
-            key: _Where(file, start + place, len(stored[key].content), stored[key].digest)
+            key: Where(file, start + place, len(stored[key].content), stored[key].digest)
             for key, place in places.items()
         }
 
-    def _settle(self, stored: dict[bytes, _Waiting], where: dict[bytes, _Where]) -> None:
+    def _settle(self, stored: dict[bytes, Waiting], where: dict[bytes, Where]) -> None:
         """What was written can be read from its file; what was removed meanwhile is not there."""
         with self._changed:
             found = {key: at for key, at in where.items() if key in self._writing}
@@ -415,7 +371,7 @@ class BlockFiles:
                 self._next = max(self._next, int(path.stem, 16) + 1)
             except ValueError:
                 continue
-            file = _File(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            file = File(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
             self._learn(file)
         self._make_room(0)
         known = [(key, where.size) for key, where in list(self._index.items())]
@@ -423,13 +379,13 @@ class BlockFiles:
             part = known[start : start + REPORT_KEYS]
             self._reporter.stored(Tier.DISK, [one for one in part if one[0] in self._index])
 
-    def _learn(self, file: _File) -> None:
+    def _learn(self, file: File) -> None:
         """Takes a file in, and cuts off what cannot be trusted at its end."""
-        found: dict[bytes, _Where | None] = {}
-        for position, record in _records(file.fd):
+        found: dict[bytes, Where | None] = {}
+        for position, record in read_records(file.fd):
             file.size = position + record.end
             is_stored = record.kind is Kind.STORED
-            at = _Where(file, position + record.data, record.size, record.digest)
+            at = Where(file, position + record.data, record.size, record.digest)
             found[record.key] = at if is_stored else None
         os.ftruncate(file.fd, file.size)
         with self._changed:
@@ -445,49 +401,3 @@ class BlockFiles:
                 self._files.remove(file)
                 self._drop(file)
             file.path.unlink(missing_ok=True)
-
-
-def _records(fd: int) -> Iterator[tuple[int, Record]]:
-    """The records of a file and where they begin, up to the first that is not whole."""
-    end = os.fstat(fd).st_size
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # only the heads are read
-    position = 0
-    while position < end:
-        record = parse_head(os.pread(fd, WINDOW_BYTES, position))
-        if record is None or position + record.end > end:
-            return
-        yield position, record
-        position += record.end
-
-
-def _write_all(fd: int, buffers: Sequence[bytes | bytearray], position: int) -> None:
-    """Writes all buffers one after the other. Raises OSError."""
-    left = [memoryview(one) for one in buffers]
-    while left:
-        written = os.pwritev(fd, left[:1024], position)
-        position += written
-        while left and written >= left[0].nbytes:
-            written -= left.pop(0).nbytes
-        if written:
-            left[0] = left[0][written:]
-
-
-def _is_copied(waiting: _Waiting, target: memoryview) -> bool:
-    if len(waiting.content) != target.nbytes:
-        return False
-    target[:] = waiting.content
-    return xxhash.xxh3_64_digest(target) == waiting.digest
-
-
-def _is_read(where: _Where, target: memoryview) -> bool:
-    """Whether the block could be read and is what was written."""
-    got = 0
-    try:
-        while got < where.size:
-            count = os.preadv(where.file.fd, [target[got:]], where.position + got)
-            if not count:
-                return False
-            got += count
-    except OSError:
-        return False
-    return xxhash.xxh3_64_digest(target) == where.digest
