@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.holdings import operation_making
 from tensorcast.movers.damage import explain_disk, report_damage
+from tensorcast.movers.depots import Depots
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.memfd import Segment
+from tensorcast.movers.model_file import Arrived
 from tensorcast.movers.pulls import Moved, Puller
 from tensorcast.movers.replicas import complete, drop, filled, start
 from tensorcast.movers.reports import Life, Reporter
@@ -45,7 +47,9 @@ class Fills:
         follower: Follower,
         life: Life,
         disk_locks: Locks,
+        depots: Depots,
     ) -> None:
+        self._depots = depots
         self._residents = residents
         self._room = room
         self._disk = disk
@@ -68,9 +72,19 @@ class Fills:
 
         return await self._fill(artifact, self._puller.check_sources, fetch, cause)
 
-    async def load(self, artifact: ArtifactId, cause: EventId, *, if_room: bool = False) -> Moved:
-        """Reads the artifact from the disk; `if_room`: only when nothing has to go for it. Raises
-        Corrupt (and reports the chunks of the disk's replica), OutOfCapacity, NotFound."""
+    async def load(
+        self,
+        artifact: ArtifactId,
+        cause: EventId,
+        *,
+        if_room: bool = False,
+        tier: Tier = Tier.DISK,
+    ) -> Moved:
+        """Reads the artifact from the disk, or from the store that all nodes share; `if_room`: only
+        when nothing has to go for it. Raises Corrupt (and reports the chunks of that replica),
+        OutOfCapacity, NotFound."""
+        if tier is Tier.OBJECT:
+            return await self._fill(artifact, self._depots.check, self._depots.read, cause)
         check = self._check_disk_and_room if if_room else self._check_disk
         return await self._fill(artifact, check, self._read_disk, cause)
 
@@ -166,20 +180,32 @@ class Fills:
             )
 
     async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:
+        loop = asyncio.get_running_loop()
+        missing = resident.missing
+
+        def arrived(chunks: ChunkSet) -> None:
+            loop.call_soon_threadsafe(self._residents.add_chunks, resident, chunks)
+
+        def load() -> ChunkSet:
+            return load_segment(
+                self._disk, resident.id, resident.manifest, resident.segment, missing, arrived
+            )
+
         try:
             async with self._disk_locks.alone(resident.id):
-                good = await in_thread(
-                    load_segment, self._disk, resident.id, resident.manifest, resident.segment
-                )
+                good = await in_thread(load)
         except (Corrupt, NotFound) as error:  # the file as a whole
             report = explain_disk(error, resident.id, resident.manifest, self._life)
             self._residents.set_on_disk(resident.id, None)
             await self._reporter.report([report], cause)
             raise Corrupt(report.detail, artifact=resident.id, node=self._life.node) from error
         self._residents.add_chunks(resident, good)
-        damaged = ChunkSet.full(resident.manifest.chunks_total) - good
+        damaged = missing - good
         if not damaged.ranges:
-            return Moved(resident.manifest.size_bytes, {"disk": resident.manifest.size_bytes})
+            read_bytes = min(
+                len(good) * resident.manifest.chunk_bytes, resident.manifest.size_bytes
+            )
+            return Moved(read_bytes, {"disk": read_bytes})
         corrupt = report_damage(damaged, resident.id, resident.manifest, self._life)
         self._residents.set_on_disk(resident.id, None)
         commands = [filled(resident, good, self._life)] if good.ranges else []
@@ -188,8 +214,13 @@ class Fills:
 
 
 def load_segment(
-    disk: Store, artifact: ArtifactId, manifest: Manifest, segment: Segment
+    disk: Store,
+    artifact: ArtifactId,
+    manifest: Manifest,
+    segment: Segment,
+    missing: ChunkSet | None = None,
+    arrived: Arrived | None = None,
 ) -> ChunkSet:
     """Fills a segment from a tier; returns the chunks that match. Blocks. Raises as `Tier.load`."""
     with segment.memory[: manifest.size_bytes] as memory:
-        return disk.load(artifact, manifest, memory)
+        return disk.load(artifact, manifest, memory, missing=missing, arrived=arrived)

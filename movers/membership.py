@@ -25,6 +25,7 @@ from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.commands import JoinNode, LeaveNode
 from tensorcast.schema.errors import Rejected
 from tensorcast.schema.ids import Epoch, Tier
+from tensorcast.schema.tensors import SIZE_BYTES_MAX
 
 JOINS_MAX: Final = 3
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]"})
@@ -86,6 +87,7 @@ class Membership:
             tiers={
                 Tier.DRAM: self._settings.dram_bytes,
                 Tier.DISK: self._disk_room.capacity_bytes,
+                **({Tier.OBJECT: SIZE_BYTES_MAX} if self._settings.object_url else {}),
             },
             transports=("tcp",),
             overflow=self._settings.overflow,

@@ -26,6 +26,7 @@ from tensorcast.movers.blocks.projection import BlockProjection
 from tensorcast.movers.blocks.reports import BlockReports
 from tensorcast.movers.budget import DiskBudget, read_space
 from tensorcast.movers.core.supply import is_coming
+from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
@@ -53,6 +54,7 @@ from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.block_files import BlockFiles
 from tensorcast.movers.tiers.disk import DiskTier
+from tensorcast.movers.tiers.object import ObjectTier
 from tensorcast.movers.transports.registry import make_transport
 from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.aggregates.node import NodeStatus
@@ -167,8 +169,18 @@ class Mover:
             self._residents, self._transport, self._peers, self._reporter, follower, life
         )
         disk_locks = Locks()
+        store = ObjectTier(settings.object_url) if settings.object_url else None
+        depots = Depots(store, self._residents, self._reporter, follower, life)
         fills = Fills(
-            self._residents, room, self._disk, puller, self._reporter, follower, life, disk_locks
+            self._residents,
+            room,
+            self._disk,
+            puller,
+            self._reporter,
+            follower,
+            life,
+            disk_locks,
+            depots,
         )
         self._streams = Streams(
             self._residents,
@@ -192,6 +204,7 @@ class Mover:
             follower,
             life,
             disk_locks,
+            depots,
         )
         self._agent = Agent(
             follower,

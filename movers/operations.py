@@ -6,19 +6,21 @@ from typing import assert_never
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.file_plan import file_bytes
-from tensorcast.movers.core.holdings import PRESENT, is_claimed
+from tensorcast.movers.core.holdings import PRESENT, is_claimed, is_stored
 from tensorcast.movers.damage import check_disk, explain_damage
+from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.verify import verify_chunks
 from tensorcast.movers.pulls import Moved
-from tensorcast.movers.replicas import corrupt, drop, evict, lose, on_disk
+from tensorcast.movers.replicas import corrupt, drop, evict, in_store, lose, on_disk
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.base import Tier as Store
+from tensorcast.schema.aggregates.artifact import ArtifactStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import (
@@ -46,7 +48,9 @@ class Operations:
         follower: Follower,
         life: Life,
         disk_locks: Locks,
+        depots: Depots,
     ) -> None:
+        self._depots = depots
         self._residents = residents
         self._fills = fills
         self._streams = streams
@@ -66,18 +70,26 @@ class Operations:
                     return await self._materialize_on_disk(work, cause)
             case Materialize():
                 return await self._fills.materialize(work.artifact, work.sources, cause)
-            case Load(if_room=if_room):
-                return await self._fills.load(work.artifact, cause, if_room=if_room)
+            case Load(if_room=if_room, tier=tier):
+                return await self._fills.load(work.artifact, cause, if_room=if_room, tier=tier)
+            case Persist(tier=Tier.OBJECT):
+                return await self._depots.persist(self._ready(work.artifact), cause)
             case Persist():
                 async with self._disk_locks.alone(work.artifact):
                     return await self._persist(work.artifact, cause)
             case Evict(tier=Tier.DRAM):
                 return await self._evict_memory(work, cause)
+            case Evict(tier=Tier.OBJECT):
+                return await self._evict_object(work, cause)
             case Evict():
                 async with self._disk_locks.alone(work.artifact):
                     return await self._evict_disk(work, cause)
             case Verify(tier=Tier.DRAM):
                 return await self._verify_memory(work.artifact, cause)
+            case Verify(tier=Tier.OBJECT):
+                manifest = self._manifest(work.artifact)
+                await self._depots.verify(work.artifact, manifest, cause)
+                return Moved()
             case Verify():
                 async with self._disk_locks.alone(work.artifact):
                     return await self._verify_disk(work.artifact, cause)
@@ -146,6 +158,22 @@ class Operations:
         except BaseException:
             self._residents.set_on_disk(work.artifact, manifest)
             raise
+        await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
+        return Moved()
+
+    async def _evict_object(self, work: Evict, cause: EventId) -> Moved:
+        view, epoch = self._follower.view, self._life.epoch
+        replica = in_store(work.artifact, self._life)
+        known, artifact = view.replicas.get(replica), view.artifacts.get(work.artifact)
+        is_removed = artifact is None or artifact.status is ArtifactStatus.REMOVED
+        if known is None or known.status not in PRESENT:
+            return Moved()
+        self._check_unclaimed(work.artifact)
+        leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)
+        await self._reporter.report([leaving], cause)
+        await self._check_evicting(replica)
+        by_others = is_stored(view, work.artifact, but_by=self._life.node)
+        await self._depots.remove(work.artifact, is_shared=by_others and not is_removed)
         await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
         return Moved()
 

@@ -17,7 +17,7 @@ from tensorcast.movers.core.holdings import (
     operation_making,
     resolve_artifact,
 )
-from tensorcast.movers.core.supply import plan_demand
+from tensorcast.movers.core.supply import peers_with, plan_demand
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.memfd import Segment
@@ -136,7 +136,13 @@ class Readers:
         issue = IssueOperation(
             operation=operation,
             node=node,
-            work=choose_demand(view, artifact, node, plan_demand(view, artifact, node)),
+            work=choose_demand(
+                view,
+                artifact,
+                node,
+                plan_demand(view, artifact, node),
+                is_served=bool(peers_with(view, artifact, node)),
+            ),
             policy=DEMAND,
         )
         await execute(self._log, self._follower, [issue], actor=actor)

@@ -66,6 +66,11 @@ def lose(replica: ReplicaId, detail: str, life: Life) -> LoseReplica:
     return LoseReplica(replica=replica, epoch=life.epoch, detail=detail)
 
 
+def in_store(artifact: ArtifactId, life: Life) -> ReplicaId:
+    """The node's replica of an artifact in the store that all nodes share."""
+    return replica_id(artifact, life.node, Tier.OBJECT)
+
+
 def on_disk(artifact: ArtifactId, life: Life) -> ReplicaId:
     """The node's disk replica of an artifact."""
     return replica_id(artifact, life.node, Tier.DISK)

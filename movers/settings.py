@@ -13,6 +13,7 @@ from tensorcast.movers.core.eviction import Watermarks
 from tensorcast.movers.core.topology import parse_bandwidth, parse_labels
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import NodeId, Overflow, parse_cluster, parse_node
+from tensorcast.storage.objects import parse_url
 
 SOCKET_BYTES_MAX: Final = 100
 DRAM_BYTES_MIN: Final = 1 << 20
@@ -28,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`listen` (host:port) and `advertise` (a host) are the data port's; everything that the node
     keeps is in `data_dir`. `disk_bytes` None: what is free, less a reserve;
     `bandwidth` of its network in bytes a second, 0: not known; `verify`: chunks are checked as
-    they arrive. Times in seconds. The
+    they arrive; `object_url`: the store that all nodes share. Times in seconds. The
     `*_max` are limits of this process."""
 
     cluster: str
@@ -54,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_disk_bytes: int = 0
     bandwidth: int = 0
     verify: bool = True
+    object_url: str | None = None
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -81,7 +83,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         kv_disk_bytes=int(_number(environ, "TENSORCAST_KV_DISK_BYTES", 0, 0)),
         bandwidth=parse_bandwidth(environ.get("TENSORCAST_BANDWIDTH", "")),
         verify=_verify(environ.get("TENSORCAST_VERIFY") or "arrival"),
+        object_url=_object_url(environ.get("TENSORCAST_OBJECT_URL", "")),
     )
+
+
+def _object_url(text: str) -> str | None:
+    if text and parse_url(text).root.startswith("http"):
+        raise InvalidArgument(
+            f"TENSORCAST_OBJECT_URL is {text!r}.", hint="Write it as s3://bucket/prefix."
+        )
+    return text or None
 
 
 def _verify(text: str) -> bool:

@@ -39,7 +39,7 @@ from tensorcast.schema.errors import (
     Rejected,
     Unavailable,
 )
-from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, parse_key
+from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, Tier, parse_key
 
 ACTOR_CHARS_MAX = 256
 NAME_CHARS_MAX = 256
@@ -161,6 +161,8 @@ def _request(view: ClusterView, command: RequestReplicas) -> RequestReplicas:
     artifact = _existing(view, command.artifact)
     for node in command.nodes:
         _check_takes_replicas(view, node, artifact)
+        if command.tier is Tier.OBJECT:
+            _check_store(view, node, artifact)
     return msgspec.structs.replace(command, artifact=artifact)
 
 
@@ -178,6 +180,16 @@ def _check_takes_replicas(view: ClusterView, name: NodeId, artifact: ArtifactId)
         raise Rejected(
             f"Node {name} is {'draining' if node.draining else 'cordoned'}.",
             hint=f"Run `tcctl node uncordon {name}` first, or name another node.",
+            node=name,
+            artifact=artifact,
+        )
+
+
+def _check_store(view: ClusterView, name: NodeId, artifact: ArtifactId) -> None:
+    if Tier.OBJECT not in view.nodes[resolve_node(view, name)].tiers:
+        raise Rejected(
+            f"Node {name} has no access to a store.",
+            hint="Set TENSORCAST_OBJECT_URL for its mover, or name another node.",
             node=name,
             artifact=artifact,
         )

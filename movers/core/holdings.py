@@ -98,6 +98,22 @@ def is_stored_elsewhere(view: ClusterView, artifact: ArtifactId, node: NodeId) -
     )
 
 
+def is_stored(view: ClusterView, artifact: ArtifactId, but_by: NodeId | None = None) -> bool:
+    """Whether the store that all nodes share has all of it; `but_by`: by the word of another node
+    than this one."""
+    members = view.replicas_by_artifact.get(artifact, frozenset())
+    return any(
+        found.tier is Tier.OBJECT and found.status is ReplicaStatus.READY and found.node != but_by
+        for found in (view.replicas[id_] for id_ in members)
+    )
+
+
+def has_store(view: ClusterView, node: NodeId) -> bool:
+    """Whether the node has access to the store that all nodes share."""
+    found = view.nodes.get(node)
+    return found is not None and Tier.OBJECT in found.tiers
+
+
 def is_requested(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier) -> bool:
     """Whether somebody asked for this replica."""
     found = view.artifacts.get(artifact)
@@ -105,9 +121,10 @@ def is_requested(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Ti
 
 
 def has_copy(view: ClusterView, artifact: ArtifactId, replica: ReplicaId) -> bool:
-    """Whether another complete replica of the artifact is on a node that is up."""
+    """Whether another complete replica of the artifact is on a node that is up, or in the store
+    that all nodes share."""
     members = view.replicas_by_artifact.get(artifact, frozenset())
-    return any(
+    return is_stored(view, artifact) or any(
         found.id != replica
         and found.status is ReplicaStatus.READY
         and found.node in view.nodes
@@ -151,12 +168,19 @@ def is_open(view: ClusterView, operation: OperationId) -> bool:
 
 
 def choose_demand(
-    view: ClusterView, artifact: ArtifactId, node: NodeId, sources: Sequence[NodeId] = ()
+    view: ClusterView,
+    artifact: ArtifactId,
+    node: NodeId,
+    sources: Sequence[NodeId] = (),
+    *,
+    is_served: bool = True,
 ) -> Work:
-    """The work that brings an artifact into the node's DRAM: from its own disk, or from others
-    (`sources`, if there is a plan)."""
+    """The work that brings an artifact into the node's DRAM: from its own disk, from others
+    (`sources`, if there is a plan), or, when nobody serves it, from the store."""
     if has_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
+    if not is_served and is_stored(view, artifact) and has_store(view, node):
+        return Load(artifact=artifact, tier=Tier.OBJECT)
     return Materialize(artifact=artifact, sources=tuple(sources))
 
 
@@ -164,7 +188,7 @@ def doubted_replicas(
     view: ClusterView, artifact: ArtifactId, node: NodeId
 ) -> tuple[ReplicaId, ...]:
     """The complete replicas of a node, of which one has served damaged bytes."""
-    found = (replica_id(artifact, node, tier) for tier in Tier)
+    found = (replica_id(artifact, node, tier) for tier in (Tier.DRAM, Tier.DISK))
     return tuple(
         id_
         for id_ in found

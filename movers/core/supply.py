@@ -82,7 +82,8 @@ def _replicas_elsewhere(
         owner = view.nodes.get(replica.node)
         if replica.node == node or owner is None or owner.status is not NodeStatus.UP:
             continue
-        if replica.status in (ReplicaStatus.FILLING, ReplicaStatus.READY):
+        is_there = replica.status in (ReplicaStatus.FILLING, ReplicaStatus.READY)
+        if is_there and replica.tier is not Tier.OBJECT:  # no node serves what is in a store
             yield replica, owner
 
 
@@ -97,7 +98,7 @@ def _coming(view: ClusterView, artifact: ArtifactId, plan: Iterable[NodeId]) -> 
         owner = view.nodes.get(name)
         if owner is None or owner.status is not NodeStatus.UP:
             continue
-        if operation_making(view, artifact, name, Tier.DRAM) is not None:
+        if is_coming(view, artifact, name):
             yield Peer(
                 node=name,
                 epoch=owner.epoch,
@@ -108,6 +109,11 @@ def _coming(view: ClusterView, artifact: ArtifactId, plan: Iterable[NodeId]) -> 
                 is_filling=True,
                 is_coming=True,
             )
+
+
+def is_coming(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
+    """Whether an open operation is bringing the artifact to a node, in whatever tier of it."""
+    return any(operation_making(view, artifact, node, tier) for tier in (Tier.DRAM, Tier.DISK))
 
 
 def choose_sources(
