@@ -11,6 +11,7 @@ from types import ModuleType
 import msgspec
 
 from tensorcast.schema.aggregates import artifact, key, lease, machine, node, operation, replica
+from tensorcast.schema.block_events import BLOCK_EVENT_TYPES, BlockEvent
 from tensorcast.schema.events import EVENT_TYPES, AggregateKind, Event
 from tensorcast.schema.upcast import current_version
 from tensorcast.schema.work import Work, kind_of, target_tier
@@ -55,12 +56,21 @@ def event_tables() -> str:
     return "\n".join(lines[1:])
 
 
-def meaning(cls: type[Event]) -> str:
+def block_event_table() -> str:
+    """Every type of event of the KV log."""
+    lines = ["| type | v | means | data |", "|---|---|---|---|"]
+    for name, cls in BLOCK_EVENT_TYPES.items():
+        fields = ", ".join(fields_of(cls))
+        lines.append(f"| `{name}` | {current_version(name)} | {meaning(cls)} | {fields} |")
+    return "\n".join(lines)
+
+
+def meaning(cls: type[Event] | type[BlockEvent]) -> str:
     """The docstring of an event as one line."""
     return " ".join((cls.__doc__ or "").split())
 
 
-def fields_of(cls: type[Event]) -> Iterator[str]:
+def fields_of(cls: type[Event] | type[BlockEvent]) -> Iterator[str]:
     """The fields of an event; those that may be absent in JSON have a question mark."""
     for field in msgspec.structs.fields(cls):
         optional = (
@@ -96,7 +106,7 @@ def pages() -> dict[Path, str]:
     log = DOCS / "log.md"
     return {
         DOCS / "state-machines.md": state_machines(),
-        log: between(log.read_text(), [event_tables(), work_table()]),
+        log: between(log.read_text(), [event_tables(), work_table(), block_event_table()]),
     }
 
 
