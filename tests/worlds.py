@@ -63,9 +63,13 @@ class World:
         overflow: Overflow = Overflow.SPILL,
         labels: dict[str, str] | None = None,
         bandwidth: int = 0,
+        store: bool = False,
     ):
-        """A node joins, with capacities in bytes."""
+        """A node joins, with capacities in bytes; `store`: it has access to the one that all nodes
+        share."""
         tiers = {Tier.DRAM: dram, Tier.DISK: disk}
+        if store:
+            tiers[Tier.OBJECT] = 1 << 48
         return self.then(
             NodeJoined(
                 node=NodeId(name),

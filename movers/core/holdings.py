@@ -85,10 +85,10 @@ def has_ready(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier)
 
 
 def is_stored_elsewhere(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
-    """Whether the disk of another node that is not lost has a complete replica: it outlives a stop
-    of the whole cluster."""
+    """Whether the disk of another node that is not lost has a complete replica, or the store that
+    all nodes share: it outlives a stop of the whole cluster."""
     members = view.replicas_by_artifact.get(artifact, frozenset())
-    return any(
+    return is_stored(view, artifact) or any(
         found.tier is Tier.DISK
         and found.status is ReplicaStatus.READY
         and found.node != node

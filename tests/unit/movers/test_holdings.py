@@ -8,15 +8,18 @@ from samples import artifact_id
 from tensorcast.movers.core.holdings import (
     choose_demand,
     doubted_replicas,
+    has_copy,
     has_ready,
     is_claimed,
     is_open,
+    is_stored,
     is_stored_elsewhere,
     operation_making,
     operations_for,
     replicas_of,
     resolve_artifact,
 )
+from tensorcast.movers.core.supply import peers_with
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import (
     ArtifactPinned,
@@ -150,6 +153,30 @@ def test_only_another_disk_outlives_a_stop_of_all_nodes(world: World):
     assert is_stored_elsewhere(world.view, a, N1)
     world.then(NodeLost(node=N2, epoch=ONE, silent_s=5.0))
     assert not is_stored_elsewhere(world.view, a, N1)
+
+
+def test_the_store_is_read_when_nobody_else_has_it(world: World):
+    artifact = world.artifact("stored", "n1", tier=Tier.OBJECT)
+    from_store = Load(artifact=artifact, tier=Tier.OBJECT)
+    pulled = Materialize(artifact=artifact)
+    assert choose_demand(world.view, artifact, N2, is_served=False) == pulled, "no access"
+    world.node("n9", store=True)
+    n9 = NodeId("n9")
+    assert choose_demand(world.view, artifact, n9, is_served=False) == from_store
+    assert choose_demand(world.view, artifact, n9, is_served=True) == pulled
+    world.ready(artifact, "n9", Tier.DISK)
+    assert choose_demand(world.view, artifact, n9, is_served=False) == Load(artifact=artifact)
+
+
+def test_what_is_in_the_store_outlives_every_node(world: World):
+    artifact = world.artifact("stored", "n1", tier=Tier.OBJECT)
+    world.then(NodeLost(node=N1, epoch=ONE, silent_s=9.0))
+    assert is_stored(world.view, artifact)
+    assert not is_stored(world.view, artifact, but_by=N1)
+    assert is_stored_elsewhere(world.view, artifact, N1)
+    assert has_copy(world.view, artifact, world.replica(artifact, "n2"))
+    assert doubted_replicas(world.view, artifact, N1) == ()
+    assert peers_with(world.view, artifact, N2) == ()
 
 
 def test_only_complete_replicas_are_doubted(world: World):

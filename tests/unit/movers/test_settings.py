@@ -31,6 +31,7 @@ def test_everything_can_be_set():
             "TENSORCAST_LABELS": "rack=r1,host=h7",
             "TENSORCAST_BANDWIDTH": "1gbit",
             "TENSORCAST_VERIFY": "off",
+            "TENSORCAST_OBJECT_URL": "s3://bucket/prefix",
         }
     )
     assert settings.listen == "[::1]:99"
@@ -40,6 +41,7 @@ def test_everything_can_be_set():
     assert settings.labels == {"rack": "r1", "host": "h7"}
     assert settings.bandwidth == 125_000_000
     assert not settings.verify
+    assert settings.object_url == "s3://bucket/prefix"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ def test_everything_can_be_set():
         ("TENSORCAST_DISK_HIGH", "0"),
         ("TENSORCAST_DISK_BYTES", "-5"),
         ("TENSORCAST_ROOM_WAIT_S", "soon"),
+        ("TENSORCAST_OBJECT_URL", "bucket/prefix"),
+        ("TENSORCAST_OBJECT_URL", "https://host/prefix"),
     ],
 )
 def test_nonsense_is_refused(name: str, value: str):

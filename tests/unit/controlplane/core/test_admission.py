@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from samples import artifact_id
@@ -105,6 +106,15 @@ def test_a_request_needs_nodes_that_can_take_it(world):
     ):
         with pytest.raises(error, match=words):
             admit(world.view, request("n1", node))
+
+
+def test_the_store_is_for_nodes_that_have_access(world):
+    wanted = msgspec.structs.replace(request("n1"), tier=Tier.OBJECT)
+    with pytest.raises(Rejected, match="Node n1 has no access to a store"):
+        admit(world.view, wanted)
+    world.node("n9", store=True)
+    wanted = msgspec.structs.replace(wanted, nodes=(NodeId("n9"),))
+    assert admit(world.view, wanted) == (wanted,)
 
 
 def test_a_request_is_limited(world):
