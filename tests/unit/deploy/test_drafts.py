@@ -42,6 +42,14 @@ def test_what_is_asked_for_changes_and_nothing_else():
     assert back == KNOWN
 
 
+def test_the_disk_of_kv_blocks_is_set_for_all_nodes_and_stays():
+    merged = merge(KNOWN, UpOptions(home=HOME, nodes=2, kv_disk_bytes=1 << 30))
+    assert [node.kv_disk_bytes for node in merged.nodes] == [1 << 30, 1 << 30]
+    grown = merge(merged, UpOptions(home=HOME, nodes=3))
+    assert [node.kv_disk_bytes for node in grown.nodes] == [1 << 30] * 3
+    assert merge(KNOWN, UpOptions(home=HOME, nodes=1)).nodes[0].kv_disk_bytes == 0
+
+
 def test_dram_is_set_for_all_nodes():
     merged = merge(KNOWN, UpOptions(home=HOME, nodes=2, dram_bytes=1 << 30))
     assert [node.dram_bytes for node in merged.nodes] == [1 << 30, 1 << 30]

@@ -69,6 +69,9 @@ def test_a_mover_gets_its_node():
     assert environ["TENSORCAST_SOCKET"] == "/run/tc/n2.sock"
     assert environ["TENSORCAST_DATA_DIR"] == "/home/tc/nodes/n2"
     assert environ["TENSORCAST_DRAM_BYTES"] == "8"
+    assert "TENSORCAST_KV_DISK_BYTES" not in environ
+    roomy = (NodeConfig(name="n1", dram_bytes=7, kv_disk_bytes=9),)
+    assert plan(nodes=roomy)["n1"].environ["TENSORCAST_KV_DISK_BYTES"] == "9"
     assert environ["TENSORCAST_NATS_URL"] == "nats://u:np@127.0.0.1:20001"
     assert "TENSORCAST_POSTGRES_URL" not in environ
 
