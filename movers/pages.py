@@ -11,9 +11,14 @@ import contextlib
 import ctypes
 import mmap
 import os
+import threading
+from collections import deque
 from typing import Final
 
 _MADV_POPULATE_WRITE = 23
+STEP_BYTES: Final = 2 << 20
+"""So much is made present at once, in the background."""
+
 _ENTRY_BYTES: Final = 8  # of /proc/self/pagemap, one entry a page (Linux, admin-guide/mm/pagemap)
 _PRESENT: Final = 0x80  # bit 63: the highest of the entry's last byte
 
@@ -56,3 +61,50 @@ def _is_mapped(address: int) -> bool:
     except OSError:
         return False
     return len(entry) == _ENTRY_BYTES and bool(entry[-1] & _PRESENT)
+
+
+class Prefaulter:
+    """Makes pages present in the background, before bytes arrive in them: that takes as long as the
+    bytes do, and another CPU may have the time. Owns one thread, which begins when it is needed."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[memoryview] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def ahead(self, memory: memoryview) -> None:
+        """Begins with writable `memory`, unless it is present. Never blocks for long."""
+        if is_present(memory):
+            return
+        with self._changed:
+            if self._is_closed:
+                return
+            self._waiting.append(memory)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tcp-pages", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Ends what is under way; blocks for a moment. Then it holds no memory any more. Safe to
+        repeat."""
+        with self._changed:
+            self._is_closed = True
+            self._waiting.clear()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
+                memory = self._waiting.popleft()
+            for at in range(0, memory.nbytes, STEP_BYTES):
+                if self._is_closed:
+                    return
+                prefault(memory[at : at + STEP_BYTES])
+            del memory

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tensorcast.movers.core.streams import Path
 from tensorcast.movers.core.transfer import Broken, Completion, Pull
+from tensorcast.movers.pages import Prefaulter
 from tensorcast.movers.transports.base import Capabilities, MemoryKind, MemoryRegion, Region
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
@@ -37,6 +38,7 @@ class TcpChannel:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._work = Work()
+        self._pages = Prefaulter()
         self._lock = threading.Lock()
         self._completed: list[Completion] = []
         self._arrived = asyncio.Event()
@@ -91,12 +93,15 @@ class TcpChannel:
     def _join(self) -> None:
         for thread in self._threads:
             thread.join()
+        self._pages.close()
 
     # ---- connections -----------------------------------------------------------------------
 
     def _start(self, connected: socket.socket) -> None:
         """One more connection, with a thread of its own. The caller holds the lock."""
-        stream = Stream(connected, self._dialer, self._work, self._deliver, self._limits)
+        stream = Stream(
+            connected, self._dialer, self._work, self._pages, self._deliver, self._limits
+        )
         self._alive += 1
         self._streams.append(stream)
         self._begin(self._run, stream)

@@ -17,7 +17,7 @@ from typing import Final
 import xxhash
 
 from tensorcast.movers.core.transfer import Completion
-from tensorcast.movers.pages import is_present, prefault
+from tensorcast.movers.pages import Prefaulter, is_present, prefault
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.asked import Asked
 from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
@@ -40,6 +40,10 @@ AHEAD_BYTES: Final = 8 << 20
 
 AHEAD_BYTES_MAX: Final = 64 << 20
 """The same on a long path, where more is on its way."""
+
+RANGES_AHEAD_MAX: Final = 1024
+"""Nor does it ask while so many ranges are owed: what the peer has not read yet must fit into the
+sockets, or both ends would wait to be read."""
 
 PROGRESS_S: Final = 0.004
 """A connection tells of the chunks of a pull at most so often, unless it has to wait for more."""
@@ -67,12 +71,14 @@ class Stream:
         connected: socket.socket,
         dialer: Dialer,
         work: Work,
+        pages: Prefaulter,
         deliver: Deliver,
         limits: ClientLimits,
     ) -> None:
         self._socket = connected
         self._dialer = dialer
         self._work = work
+        self._pages = pages
         self._deliver = deliver
         self._limits = limits
         self._lock = threading.Lock()
@@ -141,7 +147,8 @@ class Stream:
         """A pull that may have to wait at the peer would hold up what is asked after it."""
         last = self._asked[-1] if self._asked else None
         is_waiting = last is not None and last.pull.wait_s > 0 and not last.has_begun
-        return self._owed_bytes < self._ahead_bytes and not is_waiting
+        is_enough = self._owed_bytes >= self._ahead_bytes or len(self._asked) >= RANGES_AHEAD_MAX
+        return not is_enough and not is_waiting
 
     def _patience(self) -> float | None:
         if self._asked:
@@ -155,6 +162,8 @@ class Stream:
         self._asked.extend(added)
         self._owed_bytes += sum(asked.left.size for asked in added)
         self._request(added)
+        for asked in added:
+            self._pages.ahead(asked.targets(asked.left.size))
 
     def _request(self, added: Sequence[Asked]) -> None:
         first = added[0].pull

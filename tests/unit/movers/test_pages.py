@@ -1,9 +1,10 @@
 import mmap
 import os
+import threading
 
 import pytest
 
-from tensorcast.movers.pages import is_present, prefault
+from tensorcast.movers.pages import STEP_BYTES, Prefaulter, is_present, prefault
 
 PAGES = 64
 
@@ -39,3 +40,27 @@ def test_nothing_is_present_as_a_whole(shared):
     assert is_present(shared[:0])
     prefault(shared[:0])
     assert not is_present(shared)
+
+
+def test_pages_become_present_in_the_background(shared):
+    pages = Prefaulter()
+    pages.ahead(shared)
+    pause = threading.Event()
+    for _ in range(5000):
+        if is_present(shared) or pause.wait(0.001):
+            break
+    assert is_present(shared)
+    pages.ahead(shared)
+    pages.close()
+    pages.close()
+
+
+def test_a_closed_one_holds_no_memory():
+    mapping = mmap.mmap(-1, 64 * STEP_BYTES)
+    pages = Prefaulter()
+    with memoryview(mapping) as view, view[1:] as part:
+        pages.ahead(part)
+        pages.ahead(view)
+        pages.close()
+        pages.ahead(part)
+    mapping.close()  # raises BufferError if anything still looked at it
