@@ -254,7 +254,13 @@ async def _report_fault(
     view = await made.observer.until(lambda view: not view.open_operations, WAIT_S_MAX)
     tries = max(operation.attempt for operation in view.operations.values())
     moved = [await made.moved_bytes(host) for host in targets]
-    report("faults", fault=what, seconds=round(took, 3), tries=tries, moved_mib=[m >> 20 for m in moved])
+    report(
+        "faults",
+        fault=what,
+        seconds=round(took, 3),
+        tries=tries,
+        moved_mib=[m >> 20 for m in moved],
+    )
 
 
 async def _kill_relay(made: Cluster, content: Content) -> tuple[str, ...]:

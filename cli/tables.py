@@ -26,8 +26,8 @@ from tensorcast.schema.api import (
     KeyInfo,
     KeyMove,
     NodeInfo,
-    PeerInfo,
     OperationInfo,
+    PeerInfo,
     ReplicaInfo,
     TensorInfo,
 )

@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from tensorcast.controlplane.core.decisions import make_policies
 from tensorcast.controlplane.notify import Supervisor
 from tensorcast.controlplane.services.api import run_api
 from tensorcast.controlplane.services.api_desk import Desk
@@ -169,7 +170,8 @@ def _services(
         yield run_persister(log, settings.postgres_url, desk.progress)
         yield _persist_blocks(settings, desk.block_progress)
     if "scheduler" in chosen:
-        yield run_scheduler(log, writer, desk.cursors, follower=follower)
+        policies = make_policies(settings.topology)
+        yield run_scheduler(log, writer, desk.cursors, follower=follower, policies=policies)
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s
         yield run_timers(log.nats, writer, follower, desk.heartbeats, node_timeout_s=timeout_s)

@@ -13,6 +13,7 @@ from tensorcast.schema.ids import parse_cluster
 SERVICES = ("persister", "scheduler", "timers", "api")
 HEARTBEAT_S = 1.0
 NODE_TIMEOUT_S = 5.0
+TOPOLOGY = ("rack", "host")
 _PREFIX = "TENSORCAST_"
 
 
@@ -26,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     services: frozenset[str]
     heartbeat_s: float = HEARTBEAT_S
     node_timeout_s: float = NODE_TIMEOUT_S
+    topology: tuple[str, ...] = TOPOLOGY
     notify_socket: str | None = None
 
 
@@ -51,8 +53,20 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         services=chosen,
         heartbeat_s=heartbeat_s,
         node_timeout_s=node_timeout_s,
+        topology=_topology(environ.get(_PREFIX + "TOPOLOGY", "")),
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
     )
+
+
+def _topology(text: str) -> tuple[str, ...]:
+    """Names of labels, the widest place first."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if len(set(names)) < len(names) or any("=" in name or " " in name for name in names):
+        raise InvalidArgument(
+            f"{_PREFIX}TOPOLOGY is {text!r}.",
+            hint="Give names of labels of nodes, the widest place first, as in zone,rack,host.",
+        )
+    return names or TOPOLOGY
 
 
 def _parse_services(text: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from tensorcast.log.follower import Follower
 from tensorcast.movers.core.absence import explain_absence
 from tensorcast.movers.core.holdings import doubted_replicas
 from tensorcast.movers.core.laggards import Reason
-from tensorcast.movers.core.sources import Source
+from tensorcast.movers.core.sources import Source, next_rest_s
 from tensorcast.movers.core.supply import choose_sources, peers_with, plan_of
 from tensorcast.movers.core.transfer import (
     Broken,
@@ -128,7 +128,8 @@ class Puller:
             if turn.status is not TransferStatus.RUNNING or resident.is_dropped:
                 self._praise(turn.transfer)
                 return turn.transfer
-            completions = await run.links.completions(TICK_S)
+            rest_s = next_rest_s(turn.transfer.sources, self._peers.now_s())
+            completions = await run.links.completions(min(TICK_S, rest_s))
             await self._judge(completions, run)
             turn = self._advance(turn.transfer, completions, resident)
             now_s = self._peers.now_s()

@@ -141,7 +141,17 @@ class Window:
 class Residents:
     """The residents of a node by artifact, and what its disk holds. A `Provider` for servers."""
 
-    def __init__(self, node: NodeId, pool: Pool, journal: Journal, disk: Store) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        pool: Pool,
+        journal: Journal,
+        disk: Store,
+        is_coming: Callable[[ArtifactId], bool] = lambda _: False,
+    ) -> None:
+        """`is_coming` (for any thread): whether an operation is bringing the artifact here, of
+        which nothing may be seen yet."""
+        self._is_coming = is_coming
         self._node = node
         self._pool = pool
         self._journal = journal
@@ -317,6 +327,8 @@ class Residents:
             return self._lend_stream(stream)
         if artifact in self._expected:
             raise NotYet(f"Node {self._node} still reads artifact {artifact} back.")
+        if self._is_coming(artifact):
+            raise NotYet(f"Node {self._node} is just about to get artifact {artifact}.")
         raise NotFound(f"Node {self._node} has no artifact {artifact}.", artifact=artifact)
 
     @contextmanager

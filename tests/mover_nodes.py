@@ -88,6 +88,7 @@ class MoverNode:
         self.name = name
         self.folder = folder
         self.socket = folder / "mover.sock"
+        self.prefix: tuple[str, ...] = ()
         self.pid: int | None = None
         self.status: int | None = None
         self.statuses: list[str] = []
@@ -124,7 +125,7 @@ class MoverNode:
         with self._lock:
             kept = self.store.named()
         launch = Launch(
-            command=(sys.executable, "-m", "tensorcast.movers.main"),
+            command=(*self.prefix, sys.executable, "-m", "tensorcast.movers.main"),
             environ=self._environ,
             folder=str(self.folder),
             log=str(self.folder / "mover.log"),

@@ -6,14 +6,18 @@ is carried out later, when the cluster has moved on: `is_right` looks again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from tensorcast.controlplane.core.broadcast import LABELS
 from tensorcast.controlplane.core.policies.base import Policy
 from tensorcast.controlplane.core.policies.drain import Drain
 from tensorcast.controlplane.core.policies.evict import Evict
 from tensorcast.controlplane.core.policies.promote import Promote
 from tensorcast.controlplane.core.policies.repair import Repair
 from tensorcast.controlplane.core.policies.replicate import Replicate
+from tensorcast.controlplane.core.policies.reroute import Reroute
 from tensorcast.controlplane.core.policies.verify import VerifyReplicas
 from tensorcast.controlplane.core.view import (
     DRAINED,
@@ -37,11 +41,22 @@ from tensorcast.schema.ids import NodeId, OperationId, replica_id
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Load, Materialize, Persist, Verify, Work
 
-POLICIES: tuple[Policy, ...] = (
-    *(Replicate(), Repair(), Evict(), Drain(), VerifyReplicas()),
-    Promote(),
-)
-"""In order of precedence: of two operations with one aim the first policy's is issued."""
+
+def make_policies(labels: Sequence[str] = LABELS) -> tuple[Policy, ...]:
+    """All policies, in order of precedence: of two operations with one aim the first policy's is
+    issued. `labels` of nodes say where they are, the widest place first."""
+    return (
+        Replicate(labels),
+        Repair(),
+        Evict(),
+        Drain(),
+        VerifyReplicas(),
+        Promote(),
+        Reroute(labels),
+    )
+
+
+POLICIES = make_policies()
 
 
 class Decision(msgspec.Struct, frozen=True):

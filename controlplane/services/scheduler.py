@@ -12,7 +12,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from tensorcast.controlplane.core.decisions import Decision, decide_reactions, is_right
+from tensorcast.controlplane.core.decisions import (
+    POLICIES,
+    Decision,
+    decide_reactions,
+    is_right,
+)
+from tensorcast.controlplane.core.policies.base import Policy
 from tensorcast.controlplane.services.retries import Retries
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
@@ -32,12 +38,18 @@ _logger = logging.getLogger(__name__)
 
 
 async def run_scheduler(
-    log: Log, writer: Appender, cursors: Cursors, *, follower: Follower
+    log: Log,
+    writer: Appender,
+    cursors: Cursors,
+    *,
+    follower: Follower,
+    policies: tuple[Policy, ...] = POLICIES,
 ) -> None:
     """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
     (its `run` is the caller's); commands are decided on its view. Raises Corrupt for bytes that
     are no event."""
-    scheduler = Scheduler(writer, follower, reacted=await cursors.load(READER))
+    reacted = await cursors.load(READER)
+    scheduler = Scheduler(writer, follower, reacted=reacted, policies=policies)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_store_cursor(scheduler, cursors))
         tasks.create_task(scheduler.retries.run())
@@ -51,12 +63,20 @@ class Scheduler:
     """One reader's position: `view` is the fold so far; `reacted` the last event whose reactions
     are all done."""
 
-    def __init__(self, writer: Appender, follower: Follower, *, reacted: Seq) -> None:
+    def __init__(
+        self,
+        writer: Appender,
+        follower: Follower,
+        *,
+        reacted: Seq,
+        policies: tuple[Policy, ...] = POLICIES,
+    ) -> None:
         self.view = ClusterView()
         self.reacted = reacted
         self.retries = Retries(writer, follower)
         self._writer = writer
         self._follower = follower
+        self._policies = policies
 
     async def take(self, recorded: Recorded) -> None:
         """Folds one event and, when it is new, does what follows from it."""
@@ -64,7 +84,7 @@ class Scheduler:
         self.retries.note(self.view, recorded)
         if recorded.seq <= self.reacted:
             return
-        for decision in decide_reactions(self.view, recorded):
+        for decision in decide_reactions(self.view, recorded, self._policies):
             await self._carry_out(decision, recorded)
         self.reacted = recorded.seq
 

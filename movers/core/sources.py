@@ -20,6 +20,7 @@ itself, and nobody relies on it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -35,18 +36,30 @@ Lives = frozenset[tuple[NodeId, Epoch]]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one transfer. `pulls_in_flight_max` is per source; a pull is at most
-    `run_bytes_max` long, and what its source sends in `run_s` (at least one chunk); a source is
-    dropped after `corrupt_max` chunks that failed their digest, and left alone after
-    `probes_fruitless_max` pulls in a row that waited without a new chunk (`checks_fruitless_max`
-    while it checks its bytes, `absences_max` while it has not begun, with rests that double from
-    `absent_rest_s` on); each chunk that is waited for may be held back for `probe_wait_s`; a source
-    that says nothing for `stall_s` is left when another can do its work; a transfer reports its
-    progress at most `reports_max` times and not more often than every `report_bytes_min`."""
+    """Bounds of one transfer.
 
-    pulls_in_flight_max: int = 4
+    What is asked: a source has at most `pulls_in_flight_max` pulls in flight, and not much more
+    than it sends in `ahead_s`. A pull is as long as what it sends in `run_s`, at most
+    `run_bytes_max`, `run_bytes_first` as long as its pace is not known; and not shorter than
+    `run_bytes_min` when it is the only one; one chunk at least. Short runs keep the order in which
+    the nodes of a chain get their chunks alike, so that none waits for what the one before it asks
+    for last.
+
+    When a source is given up: it is dropped after `corrupt_max` chunks that failed their digest,
+    and left alone after `probes_fruitless_max` pulls in a row that waited without a new chunk
+    (`checks_fruitless_max` while it checks its bytes, `absences_max` while it has not begun, with
+    rests that double from `absent_rest_s` on). Each chunk that is waited for may be held back for
+    `probe_wait_s`. A source that says nothing for `stall_s` is left when another can do its work.
+
+    What is told: progress at most `reports_max` times and not more often than every
+    `report_bytes_min`."""
+
+    pulls_in_flight_max: int = 16
     run_bytes_max: int = 32 << 20
-    run_s: float = 0.25
+    run_bytes_min: int = 2 << 20
+    run_bytes_first: int = 4 << 20
+    run_s: float = 0.03
+    ahead_s: float = 0.5
     corrupt_max: int = 2
     probes_fruitless_max: int = 3
     checks_fruitless_max: int = 20
@@ -213,14 +226,28 @@ def _rates(sources: Sequence[Source]) -> dict[NodeId, float]:
 def _length(
     source: Source, total: int, rates: dict[NodeId, float], chunk_bytes: int, limits: Limits
 ) -> int:
-    """The chunks of its next run, when `total` are left: not more than half of its share in what
-    remains, cut into as many pulls as it has in flight."""
+    """The chunks of its next run, when `total` are left: half of its share in what remains, cut
+    into as many pulls as it has in flight. The last ones need not be short for a source that has
+    nobody to share with: each is one more request that a chain of nodes waits for."""
     share = rates[source.node] / sum(rates.values())
     part = -(-total * share // (2 * limits.pulls_in_flight_max))
-    size_bytes: float = limits.run_bytes_max
-    if source.pace.rate:
-        size_bytes = min(size_bytes, source.pace.rate * limits.run_s)
-    return max(1, min(int(part), int(size_bytes // chunk_bytes)))
+    least = limits.run_bytes_min // chunk_bytes if len(rates) == 1 else 1
+    return max(1, min(max(least, int(part)), _longest(source, chunk_bytes, limits)))
+
+
+def _longest(source: Source, chunk_bytes: int, limits: Limits) -> int:
+    """The chunks of a run at the source's pace."""
+    size_bytes = source.pace.rate * limits.run_s or limits.run_bytes_first
+    return max(1, int(min(size_bytes, limits.run_bytes_max) // chunk_bytes))
+
+
+def _slots(source: Source, chunk_bytes: int, limits: Limits) -> int:
+    """How many pulls it may have in flight: two at least, and no more than it sends soon."""
+    if not source.pace.rate:
+        return limits.pulls_in_flight_max
+    run_bytes = _longest(source, chunk_bytes, limits) * chunk_bytes
+    wanted = math.ceil(source.pace.rate * limits.ahead_s / run_bytes)
+    return min(limits.pulls_in_flight_max, max(2, wanted))
 
 
 def _next_held(
@@ -232,7 +259,7 @@ def _next_held(
     limits: Limits,
 ) -> Run | None:
     """A run of chunks that the least busy source holds."""
-    free = [s for s in sources if busy[s.node] < limits.pulls_in_flight_max]
+    free = [s for s in sources if busy[s.node] < _slots(s, chunk_bytes, limits)]
     for source in sorted(free, key=lambda s: busy[s.node]):
         held = wanted & source.chunks
         if held.ranges:
@@ -253,7 +280,12 @@ def _next_coming(
     """A run of chunks that a source will get: a long one when no other of its rank has them, else
     one chunk of an idle source, to hear from it."""
     held = ChunkSet.merge(r for s in sources for r in s.chunks.ranges)
-    free = [s for s in sources if s.is_promising(limits) and busy[s.node] < _waiting_max(s, limits)]
+    free = [
+        s
+        for s in sources
+        if s.is_promising(limits)
+        and busy[s.node] < (1 if s.is_coming else _slots(s, chunk_bytes, limits))
+    ]
     for source in sorted(free, key=lambda s: busy[s.node]):
         ahead = wanted - held
         if ahead.ranges:
@@ -264,11 +296,6 @@ def _next_coming(
         if busy[source.node] == 0 and rest.ranges:
             return _run(source, rest.ranges[0][0], rest.ranges[0][0] + 1, waits=True)
     return None
-
-
-def _waiting_max(source: Source, limits: Limits) -> int:
-    """One that has not begun is asked by one pull only: its refusals are counted."""
-    return 1 if source.is_coming else limits.pulls_in_flight_max
 
 
 def _run(source: Source, first: int, stop: int, *, waits: bool = False) -> Run:
@@ -307,6 +334,13 @@ def hear_of(source: Source, held: ChunkSet, size_bytes: int, at_s: float) -> Sou
         has_delivered=source.has_delivered or size_bytes > 0,
         is_coming=source.is_coming and not is_new,
     )
+
+
+def next_rest_s(sources: Sequence[Source], at_s: float) -> float:
+    """The seconds until a source that asked for a rest may be asked again; infinite when there is
+    none."""
+    rests = [source.rests_until_s - at_s for source in sources if source.is_resting(at_s)]
+    return min(rests, default=float("inf"))
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

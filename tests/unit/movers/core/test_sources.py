@@ -16,7 +16,13 @@ from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.faults import FaultKind
 
 MIB = 1 << 20
-LIMITS = Limits(pulls_in_flight_max=2, run_bytes_max=4 * MIB, corrupt_max=1, probes_fruitless_max=2)
+LIMITS = Limits(
+    pulls_in_flight_max=2,
+    run_bytes_min=MIB,
+    run_bytes_max=4 * MIB,
+    corrupt_max=1,
+    probes_fruitless_max=2,
+)
 ALL = ChunkSet.full(100)
 
 
@@ -49,6 +55,13 @@ def test_nothing_is_asked_of_a_busy_source():
 def test_runs_get_shorter_towards_the_end():
     assert spans(choose([source()], ChunkSet.full(8))) == [("a", 0, 2), ("a", 2, 4)]
     assert spans(choose([source()], ChunkSet.of([7]))) == [("a", 7, 8)]
+
+
+def test_the_only_source_gets_no_short_runs():
+    limits = Limits(pulls_in_flight_max=2, run_bytes_min=3 * MIB)
+    assert spans(choose([source()], ChunkSet.full(8), limits)) == [("a", 0, 3), ("a", 3, 6)]
+    both = [source(), source("b")]
+    assert spans(choose(both, ChunkSet.full(8), limits))[0] == ("a", 0, 1)
 
 
 def test_a_chunk_larger_than_a_run_is_a_run():
@@ -105,10 +118,13 @@ def test_one_that_has_not_begun_is_asked_once_and_rests_between_tries():
 
 
 def test_runs_are_as_long_as_the_pace_allows():
+    limits = Limits(pulls_in_flight_max=4, run_bytes_max=4 * MIB, run_s=0.1, ahead_s=0.2)
     fast = source("a", pace=Pace(rate=40 * MIB))
     slow = source("b", pace=Pace(rate=4 * MIB))
-    runs = spans(choose([fast, slow], ALL))
+    runs = spans(choose([fast, slow], ALL, limits))
     assert runs == [("a", 0, 4), ("b", 4, 5), ("a", 5, 9), ("b", 9, 10)]
+    new = spans(choose([source("a")], ALL, Limits(pulls_in_flight_max=2, run_bytes_first=MIB)))
+    assert new == [("a", 0, 1), ("a", 1, 2)]
 
 
 def test_one_on_probation_gets_one_chunk_until_it_delivers():

@@ -36,7 +36,13 @@ from tensorcast.schema.work import Materialize
 MIB = 1 << 20
 ARTIFACT = "a" * 40
 TARGET = Target(artifact=ARTIFACT, node="n9", epoch=3, operation="op-1")
-LIMITS = Limits(pulls_in_flight_max=2, run_bytes_max=2 * MIB, report_bytes_min=MIB, reports_max=5)
+LIMITS = Limits(
+    pulls_in_flight_max=2,
+    run_bytes_min=MIB,
+    run_bytes_max=2 * MIB,
+    report_bytes_min=MIB,
+    reports_max=5,
+)
 
 
 def manifest(chunks, short_by=100):
@@ -418,7 +424,9 @@ def test_a_planned_source_that_has_not_begun_is_waited_for_a_moment():
 
 
 def test_the_pace_of_sources_is_measured_and_shapes_the_runs():
-    limits = Limits(pulls_in_flight_max=1, run_bytes_max=8 * MIB)
+    limits = Limits(
+        pulls_in_flight_max=1, run_bytes_max=8 * MIB, run_bytes_first=8 * MIB, run_s=0.25
+    )
     turn = start(400, [ready("a", 400), ready("b", 400)], limits=limits)
     at_s, sizes = 0.0, Counter()
     for _ in range(20):

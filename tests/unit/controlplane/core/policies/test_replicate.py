@@ -1,7 +1,7 @@
 import pytest
 
 from samples import artifact_id
-from tensorcast.controlplane.core.policies.replicate import CHAIN_NODES_MAX, Replicate
+from tensorcast.controlplane.core.policies.replicate import Replicate
 from tensorcast.controlplane.core.view import DRAINED, PRESSURE
 from tensorcast.schema.commands import IssueOperation
 from tensorcast.schema.events import (
@@ -39,8 +39,8 @@ def test_a_request_becomes_a_chain():
     world.request(a, "n2", "n3", "n4")
     assert react(world) == [
         ("n2", Materialize(artifact=a, sources=(NodeId("n1"),))),
-        ("n3", Materialize(artifact=a, sources=(NodeId("n2"), NodeId("n1")))),
-        ("n4", Materialize(artifact=a, sources=(NodeId("n3"), NodeId("n1")))),
+        ("n3", Materialize(artifact=a, sources=(NodeId("n2"),))),
+        ("n4", Materialize(artifact=a, sources=(NodeId("n3"),))),
     ]
 
 
@@ -51,23 +51,38 @@ def test_two_holders_start_two_chains():
     a = world.artifact("a", "n1", "n2")
     world.request(a, "n3", "n4", "n5", "n6")
     assert [(node, work.sources) for node, work in react(world)] == [
-        ("n3", ("n1", "n2")),
-        ("n4", ("n2", "n1")),
-        ("n5", ("n3", "n1", "n2")),
-        ("n6", ("n4", "n2", "n1")),
+        ("n3", ("n1",)),
+        ("n4", ("n2",)),
+        ("n5", ("n3",)),
+        ("n6", ("n4",)),
     ]
 
 
-def test_a_long_chain_is_cut():
+def test_all_that_have_it_serve_a_single_target():
+    world = three_nodes()
+    a = world.artifact("a", "n1", "n2", "n3")
+    world.request(a, "n4")
+    assert [(node, work.sources) for node, work in react(world)] == [("n4", ("n1", "n2", "n3"))]
+
+
+def test_a_late_request_joins_the_broadcast_that_is_under_way():
+    world = three_nodes()
+    a = world.artifact("a", "n1")
+    world.issue("op-1", "n2", Materialize(artifact=a, sources=(NodeId("n1"),)))
+    world.issue("op-2", "n3", Materialize(artifact=a, sources=(NodeId("n2"),)))
+    world.request(a, "n4")
+    assert [(node, work.sources) for node, work in react(world)] == [("n4", ("n3",))]
+
+
+def test_the_labels_that_say_where_a_node_is_can_be_chosen():
     world = World()
-    names = [f"n{i}" for i in range(CHAIN_NODES_MAX * 2 + 1)]
-    for name in names:
-        world.node(name)
-    a = world.artifact("a", "n0")
-    world.request(a, *names[1:])
-    works = react(world)
-    heads = [node for node, work in works if work.sources == ("n0",)]
-    assert heads == ["n1", "n2"]
+    for name, zone in (("n1", "a"), ("n2", "b"), ("n3", "a"), ("n4", "b")):
+        world.node(name, labels={"zone": zone})
+    a = world.artifact("a", "n1")
+    world.request(a, "n2", "n3", "n4")
+    commands = Replicate(["zone"]).react(world.view, world.last)
+    sources = {str(c.node): c.work.sources for c in commands}
+    assert sources == {"n3": ("n1",), "n2": ("n3",), "n4": ("n2",)}
 
 
 def test_the_ids_follow_from_the_request():
@@ -128,7 +143,7 @@ def test_disk_is_written_from_dram_or_pulled_straight_to_it():
     assert react(world) == [
         ("n1", Persist(artifact=a)),
         ("n2", Materialize(artifact=a, sources=(NodeId("n1"),), tier=Tier.DISK)),
-        ("n3", Materialize(artifact=a, sources=(NodeId("n2"), NodeId("n1")), tier=Tier.DISK)),
+        ("n3", Materialize(artifact=a, sources=(NodeId("n2"),), tier=Tier.DISK)),
     ]
     world.ready(a, "n2", Tier.DISK)
     assert react(world) == []
