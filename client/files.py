@@ -19,6 +19,8 @@ from tensorcast.client.headers import (
     Place,
     SafetensorsFile,
     check_unchanged,
+    choose_reads,
+    is_cached,
     open_files,
 )
 from tensorcast.schema.chunks import ByteRange
@@ -245,7 +247,13 @@ def open_safetensors(places: Sequence[Place]) -> Iterator[Intake]:
             for spec, (tensor, file) in zip(index, held, strict=True)
             if tensor.place.size
         )
-        yield Intake(index, size_bytes, pieces, confirm=lambda: check_unchanged(files))
+        yield Intake(
+            index,
+            size_bytes,
+            pieces,
+            confirm=lambda: check_unchanged(files),
+            reads_wanted=0 if is_cached(files) else choose_reads(files),
+        )
 
 
 def _reader(file: SafetensorsFile, offset: int) -> Callable[[memoryview, int], None]:

@@ -64,13 +64,15 @@ class Block(NamedTuple):
 class Intake:
     """What a put will write: first the blocks, then the pieces, which are sorted and disjoint.
     `pieces` cover the blocks too (with `read` None); what lies between them is zero. `confirm`
-    raises if what was read cannot be relied on; it is called after the last byte."""
+    raises if what was read cannot be relied on; it is called after the last byte. `reads_wanted`:
+    so many should be under way at once, because they wait for a disk or a store."""
 
     index: Index
     size_bytes: int
     pieces: tuple[Piece, ...]
     blocks: tuple[Block, ...] = ()
     confirm: Callable[[], None] = lambda: None
+    reads_wanted: int = 0
 
     @property
     def is_in_memory(self) -> bool:
@@ -136,7 +138,7 @@ def digest(intake: Intake, *, stop: threading.Event, progress: Progress | None =
 
 def _choose_threads(intake: Intake, wanted: int) -> int:
     chunks = count_chunks(intake.size_bytes, choose_chunk_bytes(intake.size_bytes))
-    return max(1, min(THREADS_MAX, wanted, chunks))
+    return max(1, min(max(min(THREADS_MAX, wanted), intake.reads_wanted), chunks))
 
 
 def _chunks(size_bytes: int) -> Iterator[tuple[int, ByteRange]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.safetensors import PREFIX_BYTES, Header, header_bytes, parse_header
+from tensorcast.storage import crew
 from tensorcast.storage.crew import spread
 from tensorcast.storage.faults import told
 from tensorcast.storage.objects import REQUESTS_MAX, ObjectReader, open_store
@@ -81,6 +82,17 @@ def open_files(places: Sequence[Place]) -> Iterator[tuple[SafetensorsFile, ...]]
         )
         _check_once(files)
         yield files
+
+
+def is_cached(files: Sequence[SafetensorsFile]) -> bool:
+    """Whether reading them is mostly copying: they lie in the page cache."""
+    return all(file.reader is not None and file.reader.is_cached() for file in files)
+
+
+def choose_reads(files: Sequence[SafetensorsFile]) -> int:
+    """How many reads of them should be under way at once when they are not cached."""
+    is_local = all(file.reader is not None for file in files)
+    return crew.choose_reads() if is_local else REQUESTS_MAX
 
 
 def check_unchanged(files: Sequence[SafetensorsFile]) -> None:

@@ -21,16 +21,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tensorcast.client.files import find_files, is_torch_file
-from tensorcast.client.headers import SafetensorsFile, changed, check_unchanged, open_files
+from tensorcast.client.headers import (
+    SafetensorsFile,
+    changed,
+    check_unchanged,
+    choose_reads,
+    is_cached,
+    open_files,
+)
 from tensorcast.client.load_plan import LoadPlan, is_mappable, plan_load, select
 from tensorcast.client.naming import view_of
 from tensorcast.schema.errors import InvalidArgument, OutOfCapacity, Unavailable
 from tensorcast.schema.views import Selected, View
-from tensorcast.storage.crew import choose_copies, choose_reads, spread
+from tensorcast.storage.crew import choose_copies, spread
 from tensorcast.storage.faults import told
 from tensorcast.storage.kernel import available_bytes, is_remote
 from tensorcast.storage.memory import address_of, allocate, populate_from_file
-from tensorcast.storage.objects import RANGE_BYTES, REQUESTS_MAX
+from tensorcast.storage.objects import RANGE_BYTES
 from tensorcast.storage.reader import read_block
 from tensorcast.storage.spans import BLOCK_BYTES, Block, Span, cut_blocks, join_spans
 
@@ -140,10 +147,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _choose_threads(files: Files, threads: int | None) -> int:
     if threads is not None:
         return threads
-    if any(file.reader is None for file in files):
-        return REQUESTS_MAX
-    is_cached = all(file.reader.is_cached() for file in files if file.reader)
-    return choose_copies() if is_cached else choose_reads()
+    return choose_copies() if is_cached(files) else choose_reads(files)
 
 
 # ---- copy --------------------------------------------------------------------------------------
