@@ -59,7 +59,10 @@ def load_to_device(
     device, and as `load`."""
     import torch
 
-    target = torch.device(device)
+    try:
+        target = torch.device(device)
+    except RuntimeError:  # torch knows none of that name
+        target = torch.device("meta")
     if target.type != "cuda" or not torch.cuda.is_available():
         raise InvalidArgument(f"There is no device {device} here.", hint="Leave `device` out.")
     flat = torch.empty(plan.size_bytes, dtype=torch.uint8, device=target)
