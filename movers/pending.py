@@ -28,7 +28,6 @@ from tensorcast.schema.errors import (
     NotFound,
     OutOfCapacity,
     TensorCastError,
-    Unavailable,
     from_body,
     to_body,
 )
@@ -50,13 +49,22 @@ class _Work(msgspec.Struct):
 
 class Pending:
     """The accepted puts of a node. `images` is the folder for bytes whose seal a stop could not
-    wait for."""
+    wait for, which it does for `finish_s`."""
 
-    def __init__(self, sealing: Sealing, pool: Pool, journal: Journal, images: Path) -> None:
+    def __init__(
+        self,
+        sealing: Sealing,
+        pool: Pool,
+        journal: Journal,
+        images: Path,
+        *,
+        finish_s: float = FINISH_S_MAX,
+    ) -> None:
         self._sealing = sealing
         self._pool = pool
         self._journal = journal
         self._images = images
+        self._finish_s = finish_s
         self._works: dict[str, _Work] = {}
         self._kept: dict[str, Segment] = {}
         self._absent: list[AcceptedSeal] = []
@@ -116,7 +124,7 @@ class Pending:
         """Waits for the seals; what the log does not take in time is written to the disk."""
         tasks = [work.task for work in self._works.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=FINISH_S_MAX)
+            await asyncio.wait(tasks, timeout=self._finish_s)
         for work in list(self._works.values()):
             work.task.cancel()
             await asyncio.wait([work.task])
@@ -171,7 +179,7 @@ class Pending:
                 await in_thread(read_bytes, self._images, seal.ticket, target)
         except NotFound as error:
             self._pool.release(lent.segment)
-            raise Unavailable(
+            raise NotFound(
                 "The bytes of the put were lost with the memory of the machine.",
                 hint="Put them again.",
             ) from error

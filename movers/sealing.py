@@ -33,6 +33,7 @@ from tensorcast.schema.socket import PutSealed, SealPut
 from tensorcast.schema.tensors import Manifest, check_index, check_manifest, derive_artifact_id
 
 UNMAP_S_MAX: Final = 1.0
+UNMAP_S_PATIENT: Final = 30.0
 UNMAP_BYTES_PER_S_MIN: Final = 1 << 30
 """Giving up a mapping of a GiB takes 0.04 s; a busy machine may take longer."""
 LOOK_AGAIN_S: Final = 0.005
@@ -136,7 +137,8 @@ class Sealing:
     ) -> PutSealed:
         is_in_use = False
         try:
-            named = await self._identify(segment, digester, request)
+            patience_s = UNMAP_S_PATIENT if is_patient else UNMAP_S_MAX
+            named = await self._identify(segment, digester, request, patience_s)
             insist = _insist if is_patient else _once
             if self._residents.find_ready(named.artifact) is not None:
                 return await insist(lambda: self._register_key(named, actor))
@@ -153,7 +155,9 @@ class Sealing:
             if not is_in_use:
                 self._pool.release(segment)
 
-    async def _identify(self, segment: Segment, digester: Digester, request: SealPut) -> Named:
+    async def _identify(
+        self, segment: Segment, digester: Digester, request: SealPut, patience_s: float
+    ) -> Named:
         """What the bytes are. What the writer believed of them must be true."""
         check_request(request)
         size_bytes = request.manifest.size_bytes
@@ -162,7 +166,7 @@ class Sealing:
         if size_bytes != digester.size_bytes:
             digester.stop()
             digester = Digester(segment, size_bytes)
-        await self._wait_for_writers(segment, size_bytes)
+        await _wait_for_writers(segment, patience_s + size_bytes / UNMAP_BYTES_PER_S_MIN)
         digests = await in_thread(digester.finish)
         await in_thread(self._pool.settle, segment, size_bytes)
         manifest = structs.replace(
@@ -183,19 +187,6 @@ class Sealing:
                 artifact=request.artifact,
                 node=self._life.node,
             )
-
-    async def _wait_for_writers(self, segment: Segment, size_bytes: int) -> None:
-        """What is sealed must not change: nobody may be able to write to it any more."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + UNMAP_S_MAX + size_bytes / UNMAP_BYTES_PER_S_MIN
-        while segment.has_writers():
-            if loop.time() > deadline:
-                raise InvalidArgument(
-                    "The segment of the put is still mapped for writing.",
-                    hint="Unmap it and close its descriptor before sealing, also in processes "
-                    "that were forked meanwhile.",
-                )
-            await asyncio.sleep(LOOK_AGAIN_S)
 
     def _is_held(self, named: Named) -> bool:
         """Whether exactly this is here, and will not go because it was evicted or removed."""
@@ -318,6 +309,20 @@ class Sealing:
             epoch=self._life.epoch,
             chunks_total=named.manifest.chunks_total,
         )
+
+
+async def _wait_for_writers(segment: Segment, patience_s: float) -> None:
+    """What is sealed must not change: nobody may be able to write to it any more."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while segment.has_writers():
+        if loop.time() > deadline:
+            raise InvalidArgument(
+                "The segment of the put is still mapped for writing.",
+                hint="Unmap it and close its descriptor before sealing, also in processes that "
+                "were forked meanwhile.",
+            )
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _once(work: Callable[[], Awaitable[T]]) -> T:

@@ -33,13 +33,8 @@ def test_a_copy_has_the_bits_and_its_own_memory(source):
 
 
 def test_targets_are_written_where_they_are():
-    whole = torch.zeros(100, 100)
-    pairs = [
-        (numbers(100), whole[3]),
-        (numbers(100), whole[:, 5]),
-        (numbers(1000), torch.ones(1000)),
-    ]
-    copy_all(pairs)
+    whole, plain = torch.zeros(100, 100), torch.ones(1000)
+    copy_all([(numbers(100), whole[3]), (numbers(100), whole[:, 5]), (numbers(1000), plain)])
     assert whole[3, 99] == 99
     assert whole[:, 5].tolist() == list(range(100))
     assert torch.equal(plain, numbers(1000))

@@ -51,6 +51,54 @@ def test_a_reader_can_neither_shrink_nor_grow_it(segment):
     os.close(fd)
 
 
+def test_writers_are_told_from_readers(segment):
+    reader = segment.open_read_only()
+    assert not segment.has_writers()
+    writer = segment.open_writable()
+    own = mmap.mmap(writer, SIZE)
+    os.close(writer)
+    assert segment.has_writers()  # the mapping still can
+    own.close()
+    assert not segment.has_writers()
+    assert segment.is_mapped()
+    os.close(reader)
+
+
+def test_a_writer_is_known_to_who_adopts_the_segment(segment):
+    writer = segment.open_writable()
+    adopted = adopt_segment("segment-test", os.dup(segment.fd))
+    assert adopted.has_writers()
+    os.close(writer)
+    assert not adopted.has_writers()
+    adopted.close()
+
+
+def test_untouched_memory_tells_how_far_it_was_written():
+    segment = create_segment("segment-test", 2 * SIZE, is_touched=False)
+    assert os.fstat(segment.fd).st_blocks == 0
+    assert segment.written_bytes(0) == 0
+    os.pwrite(segment.fd, b"x" * 10_000, 0)
+    assert segment.written_bytes(0) == 12288
+    os.pwrite(segment.fd, b"x" * (2 * SIZE - 12288), 12288)
+    assert segment.written_bytes(4096) == 2 * SIZE
+    assert segment.written_bytes(2 * SIZE) == 2 * SIZE
+    segment.close()
+
+
+def test_pages_that_are_missing_can_be_made(segment):
+    bare = create_segment("segment-test", SIZE, is_touched=False)
+    os.pwrite(bare.fd, b"x", 0)
+    bare.touch(1)
+    assert os.fstat(bare.fd).st_blocks == os.fstat(segment.fd).st_blocks
+    assert bare.memory[0] == ord("x")
+    bare.close()
+
+
+def test_what_is_promised_to_others_counts():
+    with pytest.raises(OutOfCapacity):
+        create_segment("segment-test", SIZE, is_touched=False, owed_bytes=1 << 50)
+
+
 def test_a_mapping_counts_after_its_descriptor_is_closed(segment):
     assert not segment.is_mapped()
     fd = segment.open_read_only()

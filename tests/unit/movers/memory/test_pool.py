@@ -152,3 +152,29 @@ def test_what_is_free_for_long_goes_back_to_the_machine(pool):
     pool.release(used)
     pool.trim(0.0)
     assert pool.stats().segments == 0
+
+
+def test_an_untouched_segment_that_is_given_up_is_closed(pool):
+    lent = pool.allocate(STEP, is_touched=False)
+    assert lent.is_zero
+    pool.release(lent.segment)
+    assert lent.segment.fd == -1
+    assert pool._store.names == []
+    assert pool.stats().segments == 0
+
+
+def test_an_untouched_segment_that_is_settled_is_like_any_other(pool):
+    segment = pool.allocate(STEP, is_touched=False).segment
+    os.pwrite(segment.fd, b"x" * 5000, 0)
+    pool.settle(segment, 5000)
+    assert os.fstat(segment.fd).st_blocks * 512 >= STEP
+    pool.release(segment)
+    assert pool.allocate(STEP).segment is segment
+
+
+def test_a_segment_that_was_adopted_untouched_can_be_settled(pool):
+    made = create_segment("kept", STEP, is_touched=False)
+    adopted = pool.adopt("kept", os.dup(made.fd), is_touched=False)
+    made.close()
+    pool.settle(adopted, 0)
+    assert os.fstat(adopted.fd).st_blocks * 512 >= STEP
