@@ -236,6 +236,7 @@ def describe_node(info: NodeInfo) -> Sequence[Block]:
         ("epoch", str(info.epoch)),
         ("address", info.address),
         *tiers,
+        ("overflow", info.overflow.value),
         ("replicas", str(info.replicas)),
         ("transports", ", ".join(info.transports)),
         ("labels", ", ".join(f"{name}={value}" for name, value in info.labels.items())),

@@ -13,7 +13,16 @@ import msgspec
 
 from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import Corrupt, ErrorBody, from_body
-from tensorcast.schema.ids import ArtifactId, EventId, Key, NodeId, OperationId, Seq, Tier
+from tensorcast.schema.ids import (
+    ArtifactId,
+    EventId,
+    Key,
+    NodeId,
+    OperationId,
+    Overflow,
+    Seq,
+    Tier,
+)
 
 LIST_MAX = 1000
 WAIT_S_MAX = 20.0
@@ -249,6 +258,7 @@ class NodeInfo(_Message, frozen=True, kw_only=True):
     labels: dict[str, str]
     joined_at: datetime
     bandwidth: int = 0
+    overflow: Overflow = Overflow.SPILL
     peers: tuple[PeerInfo, ...] = ()
 
 

@@ -142,6 +142,7 @@ def describe_node(view: ClusterView, node: Node) -> NodeInfo:
         labels=node.labels,
         joined_at=node.joined_at,
         bandwidth=node.bandwidth,
+        overflow=node.overflow,
     )
 
 

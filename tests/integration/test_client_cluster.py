@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,6 +15,14 @@ import torch
 import tensorcast as tc
 from stack import running_stack
 from tensorcast.schema.api import AuditQuery, ReplayQuery
+
+HOLDER = """
+import tensorcast as tc, time
+client = tc.connect().__enter__()
+client.lease("victim", ttl=2.0).__enter__()
+print("held", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +158,30 @@ def test_a_lease_that_nobody_renews_expires(stack, client):
     while client.api.artifact("orphan").leases and time.monotonic() < deadline:
         time.sleep(0.1)
     assert client.api.artifact("orphan").leases == 0
+
+
+def test_the_lease_of_a_killed_process_ends(stack, client):
+    client.put(tensors(10), key="victim")
+    environ = {
+        **os.environ,
+        "TENSORCAST_NATS_URL": stack.nats.url,
+        "TENSORCAST_CLUSTER": "test",
+        "TENSORCAST_SOCKET": str(stack.socket("n1")),
+        "TENSORCAST_NODE": "n1",
+    }
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], env=environ, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert client.api.artifact("victim").leases == 1
+    finally:
+        holder.kill()
+        holder.communicate()
+    deadline = time.monotonic() + 15
+    while client.api.artifact("victim").leases and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert client.api.artifact("victim").leases == 0
 
 
 def test_a_lease_out_of_range_is_refused(client):
