@@ -33,7 +33,7 @@ def lay_out_spec(spec: Spec) -> tuple[Index, int]:
     return index, size_bytes
 
 
-def _describe(name: str, wanted: object) -> tuple[str, str, tuple[int, ...]]:
+def _describe(name: object, wanted: object) -> tuple[str, str, tuple[int, ...]]:
     import torch
 
     if isinstance(wanted, torch.Tensor):
@@ -43,9 +43,11 @@ def _describe(name: str, wanted: object) -> tuple[str, str, tuple[int, ...]]:
     return _name(name, wanted, torch.get_default_dtype())
 
 
-def _name(name: str, shape: object, dtype: torch.dtype) -> tuple[str, str, tuple[int, ...]]:
+def _name(name: object, shape: object, dtype: torch.dtype) -> tuple[str, str, tuple[int, ...]]:
     import torch
 
+    if not isinstance(name, str):
+        raise InvalidArgument(f"The name {name!r} is not text.", hint="Tensors are named by text.")
     known = name_dtypes().get(dtype)
     if known is None:
         raise InvalidArgument(f"Entry {name!r} has dtype {dtype}, which safetensors does not know.")
