@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -148,3 +148,21 @@ async def open_hand(nats_url: str) -> AsyncIterator[Hand]:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await log.aclose()
+
+
+@contextmanager
+def scheduling(nats_url: str, log: Path) -> Iterator[None]:
+    """The policies, without a database."""
+    environ = {
+        "PATH": os.environ["PATH"],
+        "TENSORCAST_CLUSTER": CLUSTER,
+        "TENSORCAST_NATS_URL": nats_url,
+    }
+    command = [sys.executable, "-m", "tensorcast.controlplane.main", "--services", "scheduler"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=environ, stderr=out)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

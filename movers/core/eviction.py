@@ -12,7 +12,7 @@ from tensorcast.schema.ids import ReplicaId
 CANDIDATES_MAX = 64
 HALF_LIFE_S = 300.0
 APART_S = 1.0
-POPULAR = 2.0
+POPULAR = 1.5
 
 
 class Occupant(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cgroups import memory_group
+from controlplanes import scheduling
 from mover_nodes import MIB, Content, MoverNode, observing
 from servers import NatsServer
 from soak.watch import Watch
@@ -26,26 +23,8 @@ from tensorcast.schema.ids import NodeId, Tier
 BUDGET = 48 * MIB
 MARGIN = 24 * MIB
 """For what the mover's own work needs at the same time: threads, buffers, reports."""
-HAMMER_S = 3.0
+HAMMER_S = 2.5
 pytestmark = pytest.mark.slow
-
-
-@contextmanager
-def scheduling(nats_url: str, log: Path) -> Iterator[None]:
-    """The policies, without a database."""
-    environ = {
-        "PATH": os.environ["PATH"],
-        "TENSORCAST_CLUSTER": "test",
-        "TENSORCAST_NATS_URL": nats_url,
-    }
-    command = [sys.executable, "-m", "tensorcast.controlplane.main", "--services", "scheduler"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ, stderr=out)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 class Hammer:

@@ -11,17 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from controlplanes import scheduling
 from mover_nodes import MIB, Content, MoverNode, SlowSource, observing
 from servers import NatsServer
+from tensorcast.movers.core.eviction import APART_S
 from tensorcast.movers.partial import PREFIX
 from tensorcast.movers.streams import choose_window
 from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import PinArtifact, RemoveArtifact, RemoveKey, UnpinArtifact
 from tensorcast.schema.errors import OutOfCapacity
 from tensorcast.schema.faults import FaultKind
-from tensorcast.schema.ids import Tier, replica_id
+from tensorcast.schema.ids import Key, Tier, replica_id
 from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify
 
 SMALL = 8 * MIB
@@ -219,6 +222,42 @@ async def test_what_is_only_on_the_disk_is_loaded_for_a_reader(
     assert any(isinstance(o.work, Load) and o.policy == "demand" for o in view.operations.values())
 
 
+@pytest.mark.slow
+async def test_what_is_cold_goes_down_and_what_is_popular_comes_back(
+    tmp_path: Path, nats_server: NatsServer
+):
+    """Nobody waits for either: marks are passed, and policies answer."""
+    cold, warm, hot = (Content([size * MIB], seed=size) for size in (8, 7, 4))
+    limits = {"TENSORCAST_DRAM_BYTES": str(20 * MIB)}
+    with running(tmp_path, nats_server, n1=limits) as (n1,):
+        async with observing(nats_server.url) as observer:
+            with scheduling(nats_server.url, tmp_path / "controlplane.log"):
+                put(n1, cold, "cold")
+                for _ in range(2):
+                    assert read(n1, "cold") == cold.bytes
+                    await asyncio.sleep(APART_S)
+                put(n1, warm, "warm")
+                put(n1, hot, "hot")
+                await observer.until(
+                    lambda view: (
+                        status(view, cold, "n1", Tier.DISK) is ReplicaStatus.READY
+                        and status(view, cold, "n1", Tier.DRAM) is ReplicaStatus.GONE
+                    )
+                )
+                await observer.execute(RemoveKey(key=Key("warm")))
+                await observer.execute(RemoveArtifact(artifact=warm.id))
+                await observer.until(
+                    lambda view: status(view, cold, "n1", Tier.DRAM) is ReplicaStatus.READY
+                )
+            view = await observer.view()
+            events = await observer.events()
+    policies = {o.policy for o in view.operations.values()}
+    assert policies == {"evict", "promote"}
+    order = [e.type for e in events if cold.id in str(e.event) and e.type.startswith("replica")]
+    assert order.index("replica.evicting") > 1, "written first, and dropped then"
+    assert status(view, hot, "n1", Tier.DRAM) is ReplicaStatus.READY
+
+
 async def test_a_promotion_lets_nothing_go(tmp_path: Path, nats_server: NatsServer):
     one, two = Content([6 * MIB], seed=1), Content([6 * MIB], seed=2)
     small = {"TENSORCAST_DRAM_BYTES": str(SMALL)}
@@ -250,8 +289,6 @@ def test_a_budget_that_no_machine_has_is_refused(tmp_path: Path, nats_server: Na
 
 
 async def test_pins_outlive_restarts_and_can_be_repeated(tmp_path: Path, nats_server: NatsServer):
-    from tensorcast.schema.commands import PinArtifact, UnpinArtifact
-
     content = Content([3 * MIB])
     with running(tmp_path, nats_server, n1={}) as (n1,):
         async with observing(nats_server.url) as observer:
