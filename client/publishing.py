@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tensorcast.client.session import AsyncClient, Contents
 
 SEAL_S = 60.0
+OPEN_S = 150.0
+"""A mover may make room for so long, as long as it makes progress."""
 SEAL_BYTES_PER_S_MIN = 100 << 20
 """How fast a mover digests what was written at the very least; a tenth of what it does in rest."""
 
@@ -199,7 +201,7 @@ class _Put:
                 await self.client.run(lambda _: arena.give_up())
             return self.arena.session
         request = OpenPut(size_bytes=self.intake.size_bytes)
-        opened, descriptors = await self.connection.ask(request, PutOpened)
+        opened, descriptors = await self.connection.ask(request, PutOpened, timeout=OPEN_S)
         await self.client.run(
             lambda stop: _fill_segment(opened, descriptors, self.intake, stop, self.progress)
         )
@@ -239,7 +241,7 @@ async def make_arena(client: AsyncClient, index: Index, size_bytes: int) -> Aren
     connection = await client.mover.open_connection()
     try:
         request = OpenPut(size_bytes=size_bytes, lasting=True)
-        opened, descriptors = await connection.ask(request, PutOpened)
+        opened, descriptors = await connection.ask(request, PutOpened, timeout=OPEN_S)
     except BaseException:
         connection.close()
         raise

@@ -33,6 +33,8 @@ from tensorcast.schema.tensors import SIZE_BYTES_MAX
 
 T = TypeVar("T")
 
+PLACE_S_MAX: Final = 10.0
+LOOK_AGAIN_S: Final = 0.02
 SEALED: Final = "sealed"
 """The ticket of a put that did not have to be accepted first."""
 
@@ -98,18 +100,13 @@ class Puts:
     async def open(
         self, size_bytes: int, owner: object, *, is_lasting: bool = False, is_touched: bool = True
     ) -> Put:
-        """Lends a segment of at least `size_bytes`. Raises OutOfCapacity, also when too many puts
-        are open, and InvalidArgument.
+        """Lends a segment of at least `size_bytes`; waits while too many puts are open. Raises
+        OutOfCapacity and InvalidArgument.
 
         `is_lasting`: it will be worked in, not just filled. Not `is_touched`: the writer makes the
         pages of new memory."""
         _check_size(size_bytes)
-        if self.total >= self._puts_max:
-            raise OutOfCapacity(
-                f"{self.total} puts are open on node {self._life.node}; more are not taken.",
-                hint="Finish some of them first.",
-                node=self._life.node,
-            )
+        await self._wait_for_place()
         self._opening += 1
         try:
             lent = await self._room.find(size_bytes, self._drop_idle, is_touched=is_touched)
@@ -122,6 +119,18 @@ class Puts:
         put = Put(self._last_session, lent.segment, lent.is_zero, digester, owner)
         self._puts[put.session] = put
         return put
+
+    async def _wait_for_place(self) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + PLACE_S_MAX
+        while self.total >= self._puts_max:
+            if clock() > deadline:
+                raise OutOfCapacity(
+                    f"{self.total} puts are open on node {self._life.node}; more are not taken.",
+                    hint="Finish some of them first.",
+                    node=self._life.node,
+                )
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def abort(self, session: int, owner: object) -> None:
         """Gives the segment back. Safe to repeat. Raises InvalidArgument for somebody else's."""

@@ -123,3 +123,15 @@ async def test_what_is_removed_or_leaving_is_not_held(tmp_path: Path):
             await execute(b.log, b.follower, [command], actor="user:ada@test")
             with pytest.raises(NotFound):
                 await b.puts.seal(bare(CONTENT), OWNER, "user:ada@test")
+
+
+async def test_one_put_too_many_waits_for_another_to_end(tmp_path: Path):
+    async with bench(tmp_path, MemoryLog()) as b:
+        opened = [await b.puts.open(1, OWNER) for _ in range(b.puts._puts_max)]
+        waiting = asyncio.ensure_future(b.puts.open(1, OWNER))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        b.puts.abort(opened[0].session, OWNER)
+        late = await asyncio.wait_for(waiting, 5)
+        assert late.session > opened[-1].session
+        b.puts.abandon(OWNER)
