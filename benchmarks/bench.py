@@ -27,6 +27,7 @@ from suites.goals import GOALS
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ("p2p", "kv", "share", "load", "broadcast")
+QUICK_SUITES = SUITES[:-1]
 SEED = 20261130
 
 
@@ -55,7 +56,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=SEED, help="of the order and of the bytes")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round")
     parser.add_argument("--no-peers", action="store_true", help="only ours and the raw loops")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="contenders with this name")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="TEXT",
+        help="contenders with TEXT in their name; =TEXT: named so",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="where an SVG goes")
     parser.add_argument("--table", type=Path, metavar="FILE", help="where the Markdown goes")
@@ -83,17 +89,18 @@ def measure(arguments: argparse.Namespace, environments: Environments) -> int:
     found.is_quick = arguments.quick
     sizes = QUICK if arguments.quick else FULL
     rounds = 1 if arguments.quick else arguments.rounds
-    for name in arguments.suites or SUITES:
-        suite = importlib.import_module(f"suites.{name}").make(sizes)
-        chosen = report.choose(suite, arguments.only, is_without_peers=arguments.no_peers)
-        found.suites[name] = run_suite(
-            chosen,
-            environments,
-            rounds=rounds,
-            seed=arguments.seed,
-            logs=environments.cache / "logs" / name,
-            say=say,
-        )
+    for name in arguments.suites or (QUICK_SUITES if arguments.quick else SUITES):
+        module = importlib.import_module(f"suites.{name}")
+        if hasattr(module, "run"):
+            found.suites[name] = module.run(sizes, rounds=rounds, seed=arguments.seed, say=say)
+        else:
+            chosen = report.choose(
+                module.make(sizes), arguments.only, is_without_peers=arguments.no_peers
+            )
+            logs = environments.cache / "logs" / name
+            found.suites[name] = run_suite(
+                chosen, environments, rounds=rounds, seed=arguments.seed, logs=logs, say=say
+            )
         results.save(found, out)
     show(found, arguments)
     say(f"written to {out}")

@@ -1,5 +1,5 @@
-"""KV blocks between two processes: a producer puts, this worker gets. What stores them is one of the
-`*_store` modules: a class with
+"""KV blocks between two processes: a producer puts, this worker gets. What stores them is one of
+the `*_store` modules: a class with
 
     serve(options)            starts servers, if it needs any; answers what clients must know
     Store(options, facts, ends, is_producer)    a client
@@ -99,6 +99,8 @@ class Consumer:
             if about["kind"] != "put":
                 self.producer.call("put", work=work, turn=turn)
                 self.producer.call("settle")
+        if about["kind"] != "put" and hasattr(self.store, "expect"):
+            self.store.expect(self.side.keys(work, turn))
 
     def run(self, work, turn):
         about = self.side.ends.works[work]
@@ -115,7 +117,9 @@ class Consumer:
         return summarize(latencies, about["batch"])
 
     def settle(self, work):
-        self.producer.call("settle")
+        """A get leaves nothing behind; a put may (events, digests)."""
+        if self.side.ends.works[work]["kind"] == "put":
+            self.producer.call("settle")
 
     def check(self, work, turn):
         """What was got as views is compared here; copies the harness compares in the target."""

@@ -1,8 +1,8 @@
 """Loading a checkpoint from disk: each load in a fresh fork of this worker, after the imports.
 
-Timed, in the fork: from the path to all tensors, with a byte of every page read, so that loaders that
-map do not win by leaving the work for later. The bytes of all tensors are digested after, in the
-fork too, and compared with those of the file. CPU is that of the fork while it was timed.
+Timed, in the fork: from the path to all tensors, with a byte of every page read, so that loaders
+that map do not win by leaving the work for later. The bytes of all tensors are digested after, in
+the fork too, and compared with those of the file. CPU is that of the fork while it was timed.
 
 A loader is a function of a path that answers tensors by name, `module:function` in the options.
 """

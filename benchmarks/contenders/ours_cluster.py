@@ -1,10 +1,9 @@
-"""A cluster of our own for a contender: NATS, Postgres, control plane and movers as `tcctl up` starts
-them, in a folder that goes away with it."""
+"""A cluster of our own for a contender: NATS, Postgres, control plane and movers as `tcctl up`
+starts them, in a folder that goes away with it."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +13,6 @@ import torch
 from tensorcast.client import Client, connect
 from tensorcast.deploy import cluster
 from tensorcast.deploy.options import UpOptions
-from tensorcast.schema.commands import IssueOperation
-from tensorcast.schema.ids import NodeId, Tier, derive_operation_id
-from tensorcast.schema.work import Evict
 
 CONTEXT = "bench"
 VERSION = version("tensorcast-taas")
@@ -31,10 +27,9 @@ class Cluster:
     def __init__(self, folder: str, *, nodes: int, dram_bytes: int) -> None:
         self.home = Path(folder) / f"cluster-{os.getpid()}"
         os.environ["TENSORCAST_CONFIG_DIR"] = str(Path(folder) / f"config-{os.getpid()}")
-        os.environ["PYTHONPATH"] = ""  # its processes need nothing of the benchmarks
-        cluster.up(
-            UpOptions(home=self.home, nodes=nodes, dram_bytes=dram_bytes, context=CONTEXT)
-        )
+        ours = os.environ.pop("PYTHONPATH", "")  # its processes need nothing of the benchmarks
+        cluster.up(UpOptions(home=self.home, nodes=nodes, dram_bytes=dram_bytes, context=CONTEXT))
+        os.environ["PYTHONPATH"] = ours
 
     def connect(self, node: str = "n1") -> Client:
         """A client of the mover of one node, connected already."""
@@ -57,19 +52,6 @@ def reach(facts: dict[str, str], node: str = "n1") -> Client:
     client = connect(CONTEXT, node=node)
     client.stats()
     return client
-
-
-def evict(client: Client, artifact: str, node: str) -> None:
-    """Has a node drop its replica, and waits until it has. Does nothing when there is none."""
-    replicas = client.api.artifact(artifact).replicas
-    if not any(r.node == node and r.tier == Tier.DRAM for r in replicas):
-        return
-    operation = derive_operation_id(secrets.token_hex(8), "bench", 0)
-    work = Evict(artifact=artifact, tier=Tier.DRAM, reason="the next round of a benchmark")
-    client.api.execute(
-        IssueOperation(operation=operation, node=NodeId(node), work=work, policy="bench")
-    )
-    client.operation(operation).wait(END_S_MAX)
 
 
 def tensors_of(memory: memoryview, places: list[tuple[int, int]]) -> dict[str, torch.Tensor]:

@@ -91,9 +91,7 @@ class RawMemory(RawStore):
 
     def view(self, keys):
         self.ask(keys)
-        numbers = struct.unpack(
-            f"{2 * len(keys)}Q", read_exactly(self.connected, 16 * len(keys))
-        )
+        numbers = struct.unpack(f"{2 * len(keys)}Q", read_exactly(self.connected, 16 * len(keys)))
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         return [self.memory[at : at + size] for at, size in pairs]
 

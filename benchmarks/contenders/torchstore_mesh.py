@@ -20,13 +20,13 @@ os.environ["PYTHONPATH"] = f"{HOME}:{os.environ.get('PYTHONPATH', '')}"  # for i
 os.environ.setdefault("TORCHSTORE_LOG_LEVEL", "ERROR")
 os.environ.setdefault("HOSTNAME", socket.gethostname())
 
-import torch
-import torchstore
-from monarch.actor import Actor, current_rank, endpoint, this_host
-from torchstore.transport import TransportType
+import torch  # noqa: E402
+import torchstore  # noqa: E402
+from monarch.actor import Actor, current_rank, endpoint, this_host  # noqa: E402
+from torchstore.transport import TransportType  # noqa: E402
 
-from contenders.ends import Ends, summarize
-from harness.memory import map_memory
+from contenders.ends import Ends, summarize  # noqa: E402
+from harness.memory import map_memory  # noqa: E402
 
 
 class Member(Actor):
@@ -133,9 +133,7 @@ class Blocks(Mesh):
     def groups(self, work, turn):
         about = self.ends.works[work]
         block, batch = about["block"], about["batch"]
-        keys = [
-            (f"{about['space']}/{turn}/{n}", n * block, block) for n in range(about["blocks"])
-        ]
+        keys = [(f"{about['space']}/{turn}/{n}", n * block, block) for n in range(about["blocks"])]
         return [keys[n : n + batch] for n in range(0, len(keys), batch)]
 
     def prepare(self, work, turn):

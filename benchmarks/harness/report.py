@@ -18,7 +18,7 @@ def choose(suite: Suite, only: Sequence[str] | None, *, is_without_peers: bool) 
         contender
         for contender in suite.contenders
         if not (is_without_peers and contender.kind == "peer")
-        and (not only or any(text in contender.name for text in only))
+        and (not only or any(is_meant(contender.name, text) for text in only))
     ]
     return dataclasses.replace(
         suite,
@@ -27,14 +27,17 @@ def choose(suite: Suite, only: Sequence[str] | None, *, is_without_peers: bool) 
     )
 
 
+def is_meant(name: str, text: str) -> bool:
+    """Whether a name has this text in it; after "=", whether it is this text."""
+    return name == text[1:] if text.startswith("=") else text in name
+
+
 def render(results: Results, goals: Sequence[Goal]) -> str:
     """The whole report."""
-    verdicts = [judge(goal, results) for goal in goals]
-    parts = [
-        describe_run(results),
-        "\n".join(goal_table(verdicts)),
-        summary_line(verdicts),
-    ]
+    parts = [describe_run(results)]
+    if not results.is_quick:
+        verdicts = [judge(goal, results) for goal in goals]
+        parts += ["\n".join(goal_table(verdicts)), summary_line(verdicts)]
     for name, suite in results.suites.items():
         parts += [f"### {name}", *suite_parts(suite)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -139,7 +142,7 @@ def work_table(work: str, text: str, rows: Sequence[Summary], suite: SuiteResult
             entrant.over,
             f"{row.rate:.2f} ({row.low:.2f}-{row.high:.2f})",
             number(row.seconds * 1e3),
-            f"{row.cpu:.2f}",
+            f"{row.cpu:.2f}" if row.cpu else "",
         ]
         cells += [number(row.p50_us), number(row.p99_us)] if is_in_blocks else []
         cells += [number(row.facts.get(fact)) for fact in facts]

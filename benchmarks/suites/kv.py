@@ -1,5 +1,5 @@
-"""KV blocks: one process puts, another gets, 4096 blocks of 64 KiB and 256 of 2 MiB in batches of 32,
-and single blocks of 64 KiB one by one.
+"""KV blocks: one process puts, another gets, 4096 blocks of 64 KiB and 256 of 2 MiB in batches of
+32, and single blocks of 64 KiB one by one.
 
 A put is timed in the producer, a get in the consumer, each call by itself; keys and lists are made
 before. Blocks are found by key except where a system has none (Mooncake TE and NIXL read places
@@ -29,9 +29,7 @@ def make(sizes: Sizes) -> Suite:
         contenders=(*OURS, *RAW, *PEERS),
         source_bytes=largest,
         target_bytes=largest,
-        unlisted=(
-            ("infinistore 0.2.35", "its server needs an RDMA device, for TCP clients too"),
-        ),
+        unlisted=(("infinistore 0.2.35", "its server needs an RDMA device, for TCP clients too"),),
     )
 
 

@@ -2,8 +2,8 @@
 
 A get ends when all tensors are there as objects; every byte is compared after. `own mib` is the
 memory that only the reader has and that the get added. A put starts from ordinary tensors (in
-`client.empty` from tensors that were made there and filled, which is not timed) and ends when others
-can get them.
+`client.empty` from tensors that were made there and filled, which is not timed) and ends when
+`put` returns; what goes on after it is in its CPU.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ OURS = (
 )  # fmt: skip
 
 RAW = (
-    Contender("raw memfd", "reference", "memory", READER, works=FIRST, options=way("share_ways", "RawMemfd"),
-              note="300 pwrites into a fresh memfd; passed and mapped"),
+    Contender("raw memfd", "reference", "memory", READER, works=FIRST,
+              options=way("share_ways", "RawMemfd"), note="300 pwrites; passed and mapped"),
     Contender("raw pwrite", "reference", "memory", READER, works=("put 1 GiB",),
               options=way("share_ways", "RawPwrite"), note="one pwrite into a fresh memfd"),
 )  # fmt: skip
