@@ -161,6 +161,17 @@ class Lab:
         switch = [self._ip, "netns", "exec", self._namespace("sw"), self._tc]
         yield switch, f"v{self._numbers[host]}"
 
+    def sent_bytes(self, host: str) -> int:
+        """What the host has sent to others so far, by its card's count."""
+        return self._count(host, "tx_bytes")
+
+    def received_bytes(self, host: str) -> int:
+        """What the host has received from others so far."""
+        return self._count(host, "rx_bytes")
+
+    def _count(self, host: str, name: str) -> int:
+        return int(_run(*self.enter(host), "cat", f"/sys/class/net/eth0/statistics/{name}"))
+
     # ---- ways out --------------------------------------------------------------------------
 
     def expose(self, port: int) -> None:
