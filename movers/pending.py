@@ -33,7 +33,8 @@ from tensorcast.schema.errors import (
 )
 from tensorcast.schema.socket import PutSealed
 
-FINISH_S_MAX: Final = 10.0
+FINISH_S_MAX: Final = 3.0
+DIGEST_BYTES_PER_S_MIN: Final = 1 << 30
 LOOK_AGAIN_S: Final = 0.02
 
 _logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class _Work(msgspec.Struct):
 
 class Pending:
     """The accepted puts of a node. `images` is the folder for bytes whose seal a stop could not
-    wait for, which it does for `finish_s`."""
+    wait for: it does so for `finish_s`, and for as long as digests may take."""
 
     def __init__(
         self,
@@ -124,7 +125,8 @@ class Pending:
         """Waits for the seals; what the log does not take in time is written to the disk."""
         tasks = [work.task for work in self._works.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=self._finish_s)
+            sizes = [work.seal.request.manifest.size_bytes for work in self._works.values()]
+            await asyncio.wait(tasks, timeout=self._finish_s + sum(sizes) / DIGEST_BYTES_PER_S_MIN)
         for work in list(self._works.values()):
             work.task.cancel()
             await asyncio.wait([work.task])
