@@ -26,6 +26,32 @@ NatsUrl = Annotated[
         envvar="TENSORCAST_NATS_URL", metavar="URL", help="nats://user:password@host:port"
     ),
 ]
+DataDir = Annotated[
+    Path,
+    typer.Option(
+        envvar="TENSORCAST_DATA_DIR", help="The node's own folder: journal and disk tier."
+    ),
+]
+Socket = Annotated[
+    Path,
+    typer.Option(envvar="TENSORCAST_SOCKET", help="Where applications of this machine connect."),
+]
+Listen = Annotated[
+    str,
+    typer.Option(
+        envvar="TENSORCAST_DATA_LISTEN",
+        metavar="HOST:PORT",
+        help="Where other movers pull from; port 0: any. Beyond this machine: its own address.",
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TENSORCAST_DATA_ADVERTISE",
+        metavar="HOST",
+        help="The host name by which other movers reach this one.",
+    ),
+]
 
 
 @app.command()
@@ -71,34 +97,10 @@ def mover(
         str, typer.Option(envvar="TENSORCAST_NODE", help="The name of this node, unique.")
     ],
     nats_url: NatsUrl,
-    data_dir: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENSORCAST_DATA_DIR", help="The node's own folder: journal and disk tier."
-        ),
-    ],
-    socket: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENSORCAST_SOCKET", help="Where applications of this machine connect."
-        ),
-    ],
-    listen: Annotated[
-        str,
-        typer.Option(
-            envvar="TENSORCAST_DATA_LISTEN",
-            metavar="HOST:PORT",
-            help="Where other movers pull from; port 0: any. Beyond this machine: its own address.",
-        ),
-    ] = "127.0.0.1:0",
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TENSORCAST_DATA_ADVERTISE",
-            metavar="HOST",
-            help="The host name by which other movers reach this one.",
-        ),
-    ] = None,
+    data_dir: DataDir,
+    socket: Socket,
+    listen: Listen = "127.0.0.1:0",
+    advertise: Advertise = None,
     dram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for replicas, for example 4GiB.")
     ] = None,

@@ -129,7 +129,7 @@ async def test_one_put_too_many_waits_for_another_to_end(tmp_path: Path):
     async with bench(tmp_path, MemoryLog()) as b:
         opened = [await b.puts.open(1, OWNER) for _ in range(b.puts._puts_max)]
         waiting = asyncio.ensure_future(b.puts.open(1, OWNER))
-        await asyncio.sleep(0.05)
+        await asyncio.wait([waiting], timeout=0.05)
         assert not waiting.done()
         b.puts.abort(opened[0].session, OWNER)
         late = await asyncio.wait_for(waiting, 5)
