@@ -140,8 +140,9 @@ class Streams:
         windows = list(cut_windows(stream.missing, manifest, window_bytes))
         if not windows:
             return Moved()
-        wanted = window_bytes * min(2, len(windows))
-        lent = await self._room.find(min(wanted, self._pool.capacity_bytes), drop_idle)
+        has_two = len(windows) > 1 and 2 * window_bytes <= self._pool.capacity_bytes
+        wanted = window_bytes * (2 if has_two else 1)
+        lent = await self._room.find(wanted, drop_idle)
         writing: asyncio.Task[None] | None = None
         size_bytes, transports = 0, dict[str, int]()
         try:
