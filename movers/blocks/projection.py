@@ -19,12 +19,13 @@ from tensorcast.log.port import Log, Stored
 from tensorcast.movers.core.block_places import BlockPlaces
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.block_events import decode_blocks
-from tensorcast.schema.errors import Corrupt, TensorCastError, Unavailable
+from tensorcast.schema.errors import Corrupt, TensorCastError, Timeout, Unavailable
 from tensorcast.schema.events import UnknownEvent
 from tensorcast.schema.ids import NodeId, Seq
 
 CATCH_UP_S_MAX: Final = 60.0
 RETRY_S: Final = 0.5
+HOPELESS_PAUSE_S: Final = 30.0
 ASKED_AT_ONCE_MAX: Final = 64
 _logger = logging.getLogger(__name__)
 
@@ -66,9 +67,11 @@ class BlockProjection:
                 await self._follow()
             except Corrupt as error:
                 _logger.warning("the KV log is followed anew: %s", error)
+            except (Unavailable, Timeout) as error:
+                _logger.info("where blocks are is not followed: %s", error)
             except TensorCastError as error:
-                level = logging.INFO if isinstance(error, Unavailable) else logging.WARNING
-                _logger.log(level, "where blocks are is not followed: %s", error)
+                _logger.warning("where blocks are is not followed: %s", error)
+                await asyncio.sleep(HOPELESS_PAUSE_S)
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
