@@ -37,6 +37,7 @@ Keys = Sequence[BlockKey] | Sequence[bytes]
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
 FIND_BLOCKS: Final = 4096
+_PACKED: Final = {bytes}
 _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
 
 
@@ -335,7 +336,7 @@ def pack(keys: Keys) -> list[bytes]:
     if isinstance(keys, bytes | str | BlockKey):
         raise InvalidArgument("The keys are no sequence.", hint="Give a list of keys.")
     found: list[BlockKey | bytes] = list(keys)
-    if all(type(key) is bytes for key in found):
+    if set(map(type, found)) <= _PACKED:
         if not is_packed(found):  # type: ignore[arg-type]  # all are bytes
             raise InvalidArgument(
                 "A key has no length that a packed key can have.", hint="Use `pack_keys`."

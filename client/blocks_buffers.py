@@ -45,19 +45,15 @@ def flat_views(
         else _flat_view(block, kept, write)
         for block in blocks
     ]
-    _check(views, write)
+    sizes = {view.nbytes for view in views}
+    if views and not 0 < min(sizes) <= max(sizes) <= BLOCK_BYTES_MAX:
+        raise InvalidArgument(
+            f"A block has {min(sizes)} bytes, or {max(sizes)}.",
+            hint=f"Blocks have 1 to {BLOCK_BYTES_MAX} bytes.",
+        )
+    if write and any([view.readonly for view in views]):
+        raise InvalidArgument("A block's target is read-only.", hint="Give memory to write to.")
     return views, kept
-
-
-def _check(views: Sequence[memoryview], write: bool) -> None:
-    for at, view in enumerate(views):
-        if not 0 < view.nbytes <= BLOCK_BYTES_MAX:
-            raise InvalidArgument(
-                f"Block {at} has {view.nbytes} bytes.",
-                hint=f"Blocks have 1 to {BLOCK_BYTES_MAX} bytes.",
-            )
-        if write and view.readonly:
-            raise InvalidArgument(f"Block {at} is read-only.", hint="Give memory to write to.")
 
 
 def _flat_view(block: Block, kept: list[object], write: bool) -> memoryview:

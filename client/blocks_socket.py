@@ -1,11 +1,12 @@
 """One connection to the local mover's socket for blocks. Blocks the calling thread; one at a time.
 
-The mover lends slots ahead of need: a put writes into them and then tells the keys, in one round
-trip, as a get. What is no longer read is told with the next request.
+The mover lends slots ahead of need: a put writes into them without asking where. A get costs one
+round trip. What is no longer read is told with the next request.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import struct
@@ -19,7 +20,6 @@ from tensorcast.schema.block_wire import (
     ENTRY,
     HEAD,
     NOWHERE,
-    OFFSET_BITS,
     OPENING,
     PRIORITY_SHIFT,
     Elsewhere,
@@ -45,6 +45,9 @@ from tensorcast.schema.blocks import DIGEST_BYTES
 from tensorcast.schema.errors import Corrupt, PermissionDenied, Timeout, Unavailable
 
 ANSWER_S: Final = 30.0
+OVERLAP_BYTES: Final = 256 << 10
+"""From so many bytes on, a put's copy hides the mover's answer."""
+
 _TIMEVAL = struct.Struct("ll")
 _ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
 
@@ -61,13 +64,6 @@ class Found(NamedTuple):
     sizes: Sequence[int]
     digests: Sequence[bytes]
     elsewhere: Elsewhere | None
-
-
-class _Ahead(NamedTuple):
-    """Blocks that were written ahead of the mover's answer."""
-
-    places: Sequence[int]
-    size: int
 
 
 class FrameChannel:
@@ -178,6 +174,7 @@ class BlockConnection(FrameChannel):
         self._leases = Leases(self._end_lease)
         self._tag = 0
         self._owed = b""
+        self._mark: memoryview | None = None
         self._is_closing = False
 
     # ---- reading -------------------------------------------------------------------------------
@@ -250,26 +247,15 @@ class BlockConnection(FrameChannel):
         """A state for each block: WANTED (it is stored now), or why not. `parts`: ranges of blocks
         for one request each."""
         states: list[bytes] = []
-        waiting: _Ahead | None = None
         for first, stop in parts:
             part = sources[first:stop]
             size = part[0].nbytes
-            is_even = not any(source.nbytes != size for source in part)
-            if self.is_sure and is_even and len(self.spares.get(size, ())) >= stop - first:
-                if waiting is not None and not self._is_mapped(self.spares[size][: stop - first]):
-                    states.append(self._end_ahead(waiting))
-                    waiting = None
-                sent = self._put_ahead(keys[first:stop], part, size, priority)
-                if waiting is not None:
-                    states.append(self._end_ahead(waiting))
-                waiting = sent
-                continue
-            if waiting is not None:
-                states.append(self._end_ahead(waiting))
-                waiting = None
-            states.append(self._put_asked(keys[first:stop], part, priority))
-        if waiting is not None:
-            states.append(self._end_ahead(waiting))
+            is_even = len({source.nbytes for source in part}) == 1
+            is_ahead = self.is_sure and is_even and len(self.spares.get(size, ())) >= len(part)
+            put = self._put_ahead if is_ahead else self._put_asked
+            found = put(keys[first:stop], part, priority)
+            self.is_sure = found.count(State.EXISTED) * 2 < len(part)
+            states.append(found)
         return b"".join(states)
 
     def flush(self) -> None:
@@ -287,30 +273,36 @@ class BlockConnection(FrameChannel):
         self.spares.clear()
 
     def _put_ahead(
-        self, keys: Sequence[bytes], sources: Sequence[memoryview], size: int, priority: int
-    ) -> _Ahead:
-        """Writes into slots that were lent, and only then tells the keys: one round trip, and none
-        that is waited for while the next ones are written."""
-        count, spares, tag = len(keys), self.spares[size], self._next_tag()
+        self, keys: Sequence[bytes], sources: Sequence[memoryview], priority: int
+    ) -> bytes:
+        """Writes into slots that were lent. Few bytes first, and then tells the keys; many while
+        the mover looks at the keys, and then marks in shared memory that they are written: nobody
+        is woken for it."""
+        count, size, tag = len(keys), sources[0].nbytes, self._next_tag()
+        spares = self.spares[size]
         places = spares[:count]
         del spares[:count]
-        _write(self._addresses(places, write=True), sources)
+        addresses = self._addresses(places, write=True)
         flat = [size] * (2 * count)
         flat[::2] = places
-        flags = Flag.PROPOSED | Flag.WRITTEN | priority << PRIORITY_SHIFT
+        is_small = count * size < OVERLAP_BYTES
+        flags = Flag.PROPOSED | (Flag.WRITTEN if is_small else 0) | priority << PRIORITY_SHIFT
+        mark = self._mark if self._mark is not None else self._get_mark()
+        if is_small:
+            _write(addresses, sources)
         request = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags, tag=tag)
         self.send(self._take_owed() + request)
-        return _Ahead(places, size)
-
-    def _end_ahead(self, sent: _Ahead) -> bytes:
+        if not is_small:
+            _write(addresses, sources)
         head, at = self.receive(Op.STORED)
-        count, end = len(sent.places), at + head.size
+        end = at + head.size
         states = bytes(self.buffer[at : at + count])
-        self._take_spares(at + count, end, sent.size)
+        self._take_spares(at + count, end, size)
         if any(states):
-            unused = [place for place, state in zip(sent.places, states, strict=True) if state]
-            self.spares[sent.size][:0] = unused
-        self.is_sure = states.count(State.EXISTED) * 2 < count
+            unused = [place for place, state in zip(places, states, strict=True) if state]
+            spares[:0] = unused
+        if not is_small:
+            mark[0] = tag
         return states
 
     def _put_asked(
@@ -333,7 +325,6 @@ class BlockConnection(FrameChannel):
         wanted = [at for at, state in enumerate(states) if state == State.WANTED]
         _write([addresses[at] for at in wanted], [sources[at] for at in wanted])
         self._owed = pack_frame(Op.FILLED, tag=tag)
-        self.is_sure = states.count(State.EXISTED) * 2 < count
         return states
 
     def _take_spares(self, at: int, end: int, size: int) -> None:
@@ -380,9 +371,6 @@ class BlockConnection(FrameChannel):
             except KeyError as error:
                 self._map(int(error.args[0]))
 
-    def _is_mapped(self, places: Sequence[int]) -> bool:
-        return all(self.slabs.has(number) for number in {place >> OFFSET_BITS for place in places})
-
     def _map(self, number: int) -> None:
         """Has the mover hand a slab over. Only between an answer and the next request."""
         self.send(pack_frame(Op.MAP, tag=number))
@@ -393,6 +381,19 @@ class BlockConnection(FrameChannel):
             raise Corrupt(f"The mover did not hand slab {number} over.")
         size_bytes = int.from_bytes(self.buffer[at : at + 8], "little")
         self.slabs.add(number, descriptors, size_bytes)
+
+    def _get_mark(self) -> memoryview:
+        self.send(pack_frame(Op.MARK))
+        _, at, descriptors = self._receive_descriptors()
+        try:
+            if len(descriptors) != 2:
+                raise Corrupt("The mover did not hand a mark over.")
+            size_bytes = int.from_bytes(self.buffer[at : at + 8], "little")
+            self._mark = memoryview(mmap.mmap(descriptors[1], size_bytes)).cast("Q")
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return self._mark
 
     def _receive_descriptors(self) -> tuple[Head, int, list[int]]:
         size = HEAD.size + 8

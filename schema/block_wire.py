@@ -15,11 +15,14 @@ answer is answered in order, with the same tag. Pure; every length is checked be
     EVICT      keys, or a space          STATES: whether each was dropped; for a space the count
     DAMAGED    keys                      (no answer) bytes that did not match their digest
     MAP        tag: number of a slab     MAPPED, with two descriptors: to read, to write
+    MARK       nothing                   MAPPED, with two descriptors: of the connection's mark
     COUNT      nothing                   COUNTED: JSON of the counts
     FETCH      keys (TCP)                FOUND as above, then the bytes of those found; in batches
     SEND       keys, entries, digests    STORED, then the bytes of those wanted; then STATES
 
-An entry is a place and a size; a place is the number of a slab and an offset in it.
+An entry is a place and a size; a place is the number of a slab and an offset in it. The mark is an
+integer of 64 bits in shared memory: the application writes the tag of a STORE there when its blocks
+are written, in place of a FILLED.
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ class Op(IntEnum):
     COUNT = 10
     FETCH = 11
     SEND = 12
+    MARK = 13
     FOUND = 65
     STORED = 66
     STATES = 67
@@ -281,6 +285,26 @@ def _flat_entries(count: int) -> struct.Struct:
 def pack_entries(flat: Sequence[int]) -> bytes:
     """Entries from place, size, place, size ..."""
     return _flat_entries(len(flat) // 2).pack(*flat)
+
+
+def entry_sizes(entries: Sequence[bytes]) -> tuple[int, ...]:
+    """The sizes in entries that are bytes."""
+    return _sizes(len(entries)).unpack(b"".join(entries))
+
+
+def entry_places(entries: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The places in entries that are bytes, as bytes."""
+    return _places(len(entries)).unpack(b"".join(entries))
+
+
+@lru_cache(maxsize=64)
+def _sizes(count: int) -> struct.Struct:
+    return struct.Struct("<" + "8xI" * count)
+
+
+@lru_cache(maxsize=64)
+def _places(count: int) -> struct.Struct:
+    return struct.Struct("8s4x" * count)
 
 
 def split_digests(

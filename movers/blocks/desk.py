@@ -107,25 +107,25 @@ class Desk:
         if head.flags & Flag.DIGESTS:
             digests = split_digests(buffer, at, len(keys), end)
         is_proposed = bool(head.flags & Flag.PROPOSED)
+        is_written = bool(head.flags & Flag.WRITTEN)
+        if is_written and not is_proposed:
+            raise Corrupt("A connection has written where nothing was lent to it.")
         states, placed = self.store.begin(
             keys,
             entries,
             self.session,
             head.tag,
             is_proposed=is_proposed,
+            has_mark=is_proposed and not is_written,
             priority=head.flags >> PRIORITY_SHIFT,
             digests=digests,
         )
-        if head.flags & Flag.WRITTEN:
-            if not is_proposed:
-                raise Corrupt("A connection has written where nothing was lent to it.")
+        if is_written:
             self.store.commit(self.session, head.tag)
         rest = states if is_proposed else states + b"".join(placed)
         if keys:
             size = ENTRY.unpack(entries[0])[1]
-            # Two batches ahead: one is written while the mover answers for the other.
-            wanted = len(keys) if is_proposed else 2 * len(keys)
-            rest += pack_spares(*self.store.lend(self.session, size, wanted))
+            rest += pack_spares(*self.store.lend(self.session, size, len(keys)))
         return pack_frame(Op.STORED, rest, flags=head.flags, count=len(keys), tag=head.tag)
 
     def _filled(self, buffer: Buffer, at: int, head: Head) -> bytes:

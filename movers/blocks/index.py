@@ -31,6 +31,7 @@ class BlockIndex:
     def __init__(self, policy: BlockPolicy) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.digests: dict[bytes, bytes] = {}
+        self.lookups = 0
         self._policy = policy
         self._recent: dict[int, OrderedDict[bytes, None]] = {0: OrderedDict()}
         self._priorities: dict[bytes, int] = {}
@@ -44,16 +45,18 @@ class BlockIndex:
         get = self.entries.get
         found = b"".join([get(key, NOWHERE) for key in keys])
         self._noted.append(keys)
+        self.lookups += 1
         if len(self._noted) > NOTED_MAX:
             self.count_uses()
         return found
 
     def add(self, keys: Sequence[bytes], entries: Sequence[bytes], priority: int) -> None:
         """New blocks, which count as just used."""
-        self.count_uses()
         self.entries.update(zip(keys, entries, strict=True))
         level = priority if self._policy is BlockPolicy.PRIORITY else 0
-        self._recent.setdefault(level, OrderedDict()).update(dict.fromkeys(keys))
+        recent = self._recent.setdefault(level, OrderedDict())
+        for key in keys:
+            recent[key] = None
         if level:
             self._priorities.update(dict.fromkeys(keys, level))
 

@@ -15,8 +15,6 @@ from tensorcast.movers.blocks.store import BlockStore
 
 LOOK_S = 0.05
 REST_S = 0.2
-DIGESTS_MAX = 64
-"""So many blocks are digested before it is looked again whether the store is at rest."""
 SPILL_MAX = 64
 COLD_SHARE = 8
 """One in so many of the blocks, the coldest, are kept on the disk ahead of need ..."""
@@ -43,22 +41,24 @@ class BlockKeeper:
         self._store.leave(self._session)
 
     def _run(self) -> None:
-        commits = 0
-        while not self._closing.wait(LOOK_S if self._store.state.unhashed else REST_S):
-            if self._store.state.commits == commits:
-                self.digest()
+        activity = 0
+        while not self._closing.wait(LOOK_S if self._store.is_busy() else REST_S):
+            self._store.collect()
+            if self._store.state.activity == activity:
+                while self.digest() and self._store.state.activity == activity:
+                    pass
                 self.spill_ahead()
-            commits = self._store.state.commits
+            activity = self._store.state.activity
 
     def digest(self) -> int:
-        """Makes digests for blocks without one; for how many."""
-        state = self._store.state
-        with state.lock:
-            keys = list(islice(state.unhashed, DIGESTS_MAX))
-        if keys:
-            found = self._store.peek(keys, self._session)
-            self._store.digests(keys, found)
-            self._store.release(self._session, list(self._session.leases))
+        """Makes digests for a batch of blocks that came without; for how many."""
+        try:
+            keys = self._store.state.unhashed.popleft()
+        except IndexError:
+            return 0
+        found = self._store.peek(keys, self._session)
+        self._store.digests(keys, found)
+        self._store.release(self._session, list(self._session.leases))
         return len(keys)
 
     def spill_ahead(self) -> int:

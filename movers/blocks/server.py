@@ -6,7 +6,10 @@ stands before it. Bytes of blocks never pass here: applications read and write t
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import mmap
+import os
 import socket
 import struct
 import threading
@@ -165,7 +168,7 @@ class _Conversation:
                 stop = at + HEAD.size + head.size
                 if stop > filled:
                     break
-                if head.op == Op.MAP:
+                if head.op in (Op.MAP, Op.MARK):
                     self._hand_over(head)
                 else:
                     reply = answer(buffer, at + HEAD.size, head)
@@ -189,16 +192,31 @@ class _Conversation:
         return buffer, len(rest)
 
     def _hand_over(self, head: Head) -> None:
-        """Descriptors of a slab: one to read, one to write."""
-        slab = self._desk.store.slab(head.tag)
-        if slab is None:
-            raise Corrupt(f"There is no slab {head.tag}.")
+        """Descriptors of a slab, or of the mark: one to read, one to write."""
         fds: list[int] = []
         try:
-            fds.append(slab.segment.open_read_only())
-            fds.append(slab.segment.open_writable())
-            size = slab.segment.capacity_bytes.to_bytes(8, "little")
-            frame = pack_frame(Op.MAPPED, size, tag=head.tag)
+            size = self._make_mark(fds) if head.op == Op.MARK else self._open_slab(head.tag, fds)
+            frame = pack_frame(Op.MAPPED, size.to_bytes(8, "little"), tag=head.tag)
             socket.send_fds(self._socket, [frame], fds)
         finally:
             close_all(fds)
+
+    def _open_slab(self, number: int, fds: list[int]) -> int:
+        slab = self._desk.store.slab(number)
+        if slab is None:
+            raise Corrupt(f"There is no slab {number}.")
+        fds.append(slab.segment.open_read_only())
+        fds.append(slab.segment.open_writable())
+        return slab.segment.capacity_bytes
+
+    def _make_mark(self, fds: list[int]) -> int:
+        """A page of its own for each connection: it goes with it."""
+        session = self._desk.session
+        if session.mark is not None:
+            raise Corrupt("A connection asks for its mark twice.")
+        fd = os.memfd_create("kv-mark", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fds += [fd, os.dup(fd)]
+        os.ftruncate(fd, mmap.PAGESIZE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        session.mark = memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+        return mmap.PAGESIZE

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tensorcast.schema.errors import Corrupt
+
 LEASES_MAX = 1 << 16
 
 
 class Batch(NamedTuple):
-    """Blocks that a connection is writing."""
+    """Blocks that a connection is writing. `has_mark`: their end is told by the session's mark."""
 
     keys: Sequence[bytes]
     entries: Sequence[bytes]
     priority: int
     digests: Sequence[bytes] = ()
+    has_mark: bool = False
 
 
 class Session:
     """All of it ends with the connection. Only changed under the store's lock.
 
     `leases`: by tag, the entries that may not be overwritten; `lent`: empty slots by place, and
-    their size; `batches`: by tag.
+    their size; `batches`: by tag. `mark`: memory that the application shares.
     """
 
     def __init__(self, actor: str) -> None:
@@ -30,6 +33,12 @@ class Session:
         self.lent: dict[bytes, int] = {}
         self.lent_bytes = 0
         self.batches: dict[int, Batch] = {}
+        self.mark: memoryview | None = None
+
+    def ended(self) -> list[int]:
+        """The tags of the batches that the application has marked as written."""
+        mark = self.mark[0] if self.mark is not None else 0
+        return [tag for tag, batch in self.batches.items() if batch.has_mark and tag <= mark]
 
     def lend(self, places: Sequence[bytes], slot_bytes: int) -> None:
         """These slots are the connection's to write."""
@@ -38,10 +47,16 @@ class Session:
 
     def take_back(self, places: Sequence[bytes]) -> list[bytes]:
         """Those of `places` that were lent; they are no longer."""
-        found: list[bytes] = []
-        for place in places:
-            slot_bytes = self.lent.pop(place, 0)
-            if slot_bytes:
-                self.lent_bytes -= slot_bytes
-                found.append(place)
-        return found
+        lent = self.lent
+        slots = [lent.pop(place, 0) for place in places]
+        self.lent_bytes -= sum(slots)
+        return [place for place, slot in zip(places, slots, strict=True) if slot]
+
+    def use(self, places: Sequence[bytes], size_bytes_max: int) -> None:
+        """Takes slots for blocks of at most this size. Raises Corrupt unless each was lent, is
+        named once, and is large enough."""
+        lent = self.lent
+        slots = [lent.pop(place, 0) for place in places]
+        self.lent_bytes -= sum(slots)
+        if slots and not 0 < size_bytes_max <= min(slots):
+            raise Corrupt("A connection writes where nothing, or too little, was lent to it.")

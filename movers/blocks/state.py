@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 import xxhash
@@ -17,8 +18,8 @@ class BlockState:
     """Slabs, index and sessions. Every method but `hash` needs `lock`.
 
     `writing`: the keys between the begin and the end of their batch, and who writes them.
-    `retired`: entries that are in no index any more, but that somebody reads. `unhashed`: keys in
-    the index without a digest. `written` wakes those who wait for a block that is being written.
+    `retired`: entries that are in no index any more, but that somebody reads. `unhashed`: keys
+    that came without a digest. `written` wakes those who wait for a block that is being written.
     """
 
     def __init__(self, slabs: Slabs, index: BlockIndex) -> None:
@@ -29,8 +30,13 @@ class BlockState:
         self.sessions: set[Session] = set()
         self.writing: dict[bytes, Session] = {}
         self.retired: set[bytes] = set()
-        self.unhashed: dict[bytes, None] = {}
+        self.unhashed: deque[Sequence[bytes]] = deque()
         self.commits = 0
+
+    @property
+    def activity(self) -> int:
+        """Rises with everything that is read or written."""
+        return self.commits + self.index.lookups
 
     def pinned(self) -> frozenset[bytes]:
         """The entries that somebody reads."""
@@ -43,8 +49,6 @@ class BlockState:
     def remove(self, keys: Sequence[bytes]) -> None:
         """Takes blocks out of the index. What somebody reads is freed when he has ended."""
         entries = [self.index.remove(key) for key in keys]
-        for key in keys:
-            self.unhashed.pop(key, None)
         pinned = self.pinned()
         self.retired.update(entry for entry in entries if entry in pinned)
         self.slabs.give([entry[:8] for entry in entries if entry not in pinned])
@@ -73,4 +77,3 @@ class BlockState:
         for key, (entry, digest) in made.items():
             if self.index.entries.get(key) == entry:
                 self.index.digests[key] = digest
-                self.unhashed.pop(key, None)

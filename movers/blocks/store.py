@@ -23,13 +23,21 @@ from tensorcast.movers.blocks.state import BlockState
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.core.slots import slot_bytes
 from tensorcast.movers.memory.pool import Pool
-from tensorcast.schema.block_wire import ENTRY, NOWHERE, State, split_entries
+from tensorcast.schema.block_wire import (
+    NOWHERE,
+    State,
+    entry_places,
+    entry_sizes,
+    split_entries,
+)
 from tensorcast.schema.blocks import BLOCK_BYTES_MAX
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import Tier
 
 WRITING_S_MAX = 2.0
 """How long a reader waits for a block that is being written."""
+
+LOOK_S = 0.001
 
 LENT_SHARE = 8
 """One connection is lent at most one in so many bytes of the budget ahead of need."""
@@ -119,9 +127,12 @@ class BlockStore:
         deadline = time.monotonic() + WRITING_S_MAX
         writing = self.state.writing
         with self.state.lock:
-            while any(writing.get(key, session) is not session for key in keys):
-                if not self.state.written.wait(deadline - time.monotonic()):
+            while time.monotonic() < deadline:
+                writers = {writing[key] for key in keys if key in writing}
+                self._collect(*writers)
+                if not any(writing.get(key, session) is not session for key in keys):
                     return
+                self.state.written.wait(LOOK_S)  # a mark wakes nobody
 
     def _bring_back(self, key: bytes) -> bool:
         """Reads a block from the disk into a slot. Blocks."""
@@ -213,30 +224,39 @@ class BlockStore:
         tag: int,
         *,
         is_proposed: bool,
+        has_mark: bool = False,
         priority: int = 0,
         digests: Sequence[bytes] = (),
     ) -> Begun:
-        """Says which blocks are wanted, and reserves their keys until `commit(tag)`. The places of
-        `entries` are slots that the session was lent (then they are used), or nothing. Raises
-        Corrupt when they were not lent, or a size cannot be."""
-        if is_proposed:
-            _check_lent(entries, session)
-        else:
-            entries = self._find_slots(keys, entries, session)
+        """Says which blocks are wanted, and reserves their keys until `commit(tag)`, or until the
+        session's mark reaches the tag. The places of `entries` are slots that the session was lent
+        (then they are used), or nothing. Raises Corrupt when they were not lent, or a size cannot
+        be."""
+        if not is_proposed:
+            entries = self._find_slots(keys, entries)
+        places = entry_places(entries)
         with self.state.lock:
+            self._collect(session)
+            if is_proposed:
+                session.use(places, max(entry_sizes(entries), default=0))
             states = self._judge(keys, entries, has_places=is_proposed)
+            batch = Batch(keys, entries, priority, digests, has_mark)
             if any(states):
-                batch, picked = _pick(keys, entries, states, priority, digests)
-                if not is_proposed:
-                    unused = [e[:8] for e, p in zip(entries, picked, strict=True) if e != p]
-                    self.state.slabs.give(session.take_back(unused))
-                entries = picked
-            else:
-                batch = Batch(keys, entries, priority, digests)
-            session.take_back([entry[:8] for entry in batch.entries])
+                batch, entries = _pick(batch, states)
+                unused = [p for p, state in zip(places, states, strict=True) if state]
+                self._put_aside(session, unused, is_kept=is_proposed)
             self.state.writing.update(dict.fromkeys(batch.keys, session))
             session.batches[tag] = batch
         return Begun(bytes(states), entries)
+
+    def _put_aside(self, session: Session, places: Sequence[bytes], *, is_kept: bool) -> None:
+        """What to do with the slots of blocks that are not wanted. Under the lock."""
+        places = [place for place in places if place != NOWHERE[:8]]
+        if is_kept:
+            for place in places:
+                session.lend([place], self.state.slabs.slab_of(place).slot_bytes)
+        else:
+            self.state.slabs.give(places)
 
     def _judge(
         self, keys: Sequence[bytes], entries: Sequence[bytes], *, has_places: bool
@@ -261,11 +281,9 @@ class BlockStore:
     def _is_known(self, key: bytes) -> bool:
         return key in self.state.index.entries or key in self.state.writing
 
-    def _find_slots(
-        self, keys: Sequence[bytes], entries: Sequence[bytes], session: Session
-    ) -> list[bytes]:
-        """Entries with places, lent to the session, for the blocks that are not here; without a
-        place for the others and where there is no room."""
+    def _find_slots(self, keys: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes]:
+        """Entries with places for the blocks that are not here; without a place for the others and
+        where there is no room."""
         with self.state.lock:
             absent = [at for at, key in enumerate(keys) if not self._is_known(key)]
         found = [NOWHERE[:8] + entry[8:12] for entry in entries]
@@ -278,21 +296,39 @@ class BlockStore:
             places = self.room.take(slot, len(indexes))
             for at, place in zip(indexes, places, strict=False):
                 found[at] = place + entries[at][8:12]
-            with self.state.lock:
-                session.lend(places, slot)
         return found
 
     def commit(self, session: Session, tag: int, failed: Sequence[int] = ()) -> None:
         """The blocks of a batch are written, but for those of these indexes (among the wanted).
         Raises Corrupt for a batch that was not begun."""
         with self.state.lock:
-            batch = session.batches.pop(tag, None)
+            batch = session.batches.get(tag)
             if batch is None or any(at >= len(batch.keys) for at in failed):
                 raise Corrupt("A connection ends a batch that it has not begun.")
-            self.state.stop_writing(batch.keys)
-            if failed:
-                batch = self._without(batch, frozenset(failed))
-            self._add(batch.keys, batch.entries, batch.priority, batch.digests)
+            self._end(session, tag, frozenset(failed))
+
+    def _end(self, session: Session, tag: int, failed: frozenset[int] = frozenset()) -> None:
+        """Makes the blocks of a batch readable. Under the lock."""
+        batch = session.batches.pop(tag)
+        self.state.stop_writing(batch.keys)
+        if failed:
+            batch = self._without(batch, failed)
+        self._add(batch.keys, batch.entries, batch.priority, batch.digests)
+
+    def _collect(self, *sessions: Session) -> None:
+        """Ends the batches that their writers have marked. Under the lock."""
+        for session in sessions:
+            for tag in session.ended():
+                self._end(session, tag)
+
+    def collect(self) -> None:
+        """Ends all batches that their writers have marked."""
+        with self.state.lock:
+            self._collect(*self.state.sessions)
+
+    def is_busy(self) -> bool:
+        """Whether blocks are being written, or wait for their digests."""
+        return bool(self.state.writing or self.state.unhashed)
 
     def _without(self, batch: Batch, failed: frozenset[int]) -> Batch:
         self.state.slabs.give([batch.entries[at][:8] for at in sorted(failed)])
@@ -317,10 +353,9 @@ class BlockStore:
         if digests:
             state.index.digests.update(zip(keys, digests, strict=True))
         else:
-            state.unhashed.update(dict.fromkeys(keys))
+            state.unhashed.append(keys)
         state.commits += 1
-        sizes = (ENTRY.unpack(entry)[1] for entry in entries)
-        self._reporter.stored(Tier.DRAM, list(zip(keys, sizes, strict=True)))
+        self._reporter.stored(Tier.DRAM, list(zip(keys, entry_sizes(entries), strict=True)))
 
     def lend(self, session: Session, size_bytes: int, wanted: int) -> tuple[int, list[bytes]]:
         """Slots for blocks of this size, lent ahead of need: at most `wanted`, or what a session
@@ -345,6 +380,7 @@ class BlockStore:
         on_disk = [key for key in keys if self._spill.contains(key)]
         self._spill.remove(on_disk)
         with self.state.lock:
+            self._collect(*self.state.sessions)
             gone = [key for key in dict.fromkeys(keys) if key in self.state.index.entries]
             self.state.remove(gone)
             if gone:
@@ -368,6 +404,7 @@ class BlockStore:
     def keys_of(self, beginning: bytes) -> list[bytes]:
         """The blocks in memory whose keys begin so."""
         with self.state.lock:
+            self._collect(*self.state.sessions)
             return [key for key in self.state.index.entries if key.startswith(beginning)]
 
     def join(self, session: Session) -> None:
@@ -380,6 +417,7 @@ class BlockStore:
         state = self.state
         with state.lock:
             state.sessions.discard(session)
+            self._collect(session)
             for batch in session.batches.values():
                 state.stop_writing(batch.keys)
                 state.slabs.give([entry[:8] for entry in batch.entries])
@@ -392,6 +430,7 @@ class BlockStore:
         """Counts, for diagnosis and for tests of leaks."""
         state = self.state
         with state.lock:
+            self._collect(*state.sessions)
             return BlockStats(
                 blocks=len(state.index.entries),
                 slab_bytes=state.slabs.held_bytes,
@@ -401,37 +440,19 @@ class BlockStore:
                 retired=len(state.retired),
                 writing=len(state.writing),
                 lent=sum(len(session.lent) for session in state.sessions),
-                unhashed=len(state.unhashed),
+                unhashed=sum(map(len, state.unhashed)),
             )
 
 
-def _check_lent(entries: Sequence[bytes], session: Session) -> None:
-    """Raises Corrupt unless each entry is a slot of its own, lent to the session and large
-    enough."""
-    lent = session.lent
-    places = {entry[:8] for entry in entries}
-    if len(places) < len(entries) or not lent.keys() >= places:
-        raise Corrupt("A connection writes where nothing was lent to it.")
-    least = min(map(lent.__getitem__, places), default=0)
-    sizes = {entry[8:12] for entry in entries}
-    if any(not 0 < int.from_bytes(size, "little") <= least for size in sizes):
-        raise Corrupt("A block is larger than the slot that it goes into.")
-
-
-def _pick(
-    keys: Sequence[bytes],
-    entries: Sequence[bytes],
-    states: bytearray,
-    priority: int,
-    digests: Sequence[bytes],
-) -> tuple[Batch, list[bytes]]:
+def _pick(batch: Batch, states: bytearray) -> tuple[Batch, list[bytes]]:
     """The batch of those that are wanted, and the entries with NOWHERE for the others."""
     wanted = [at for at, state in enumerate(states) if state == State.WANTED]
-    batch = Batch(
-        [keys[at] for at in wanted],
-        [entries[at] for at in wanted],
-        priority,
-        [digests[at] for at in wanted] if digests else (),
+    picked = Batch(
+        [batch.keys[at] for at in wanted],
+        [batch.entries[at] for at in wanted],
+        batch.priority,
+        [batch.digests[at] for at in wanted] if batch.digests else (),
+        batch.has_mark,
     )
-    chosen = frozenset(wanted)
-    return batch, [entry if at in chosen else NOWHERE for at, entry in enumerate(entries)]
+    pairs = zip(batch.entries, states, strict=True)
+    return picked, [NOWHERE if state else entry for entry, state in pairs]
