@@ -49,6 +49,13 @@ class Laggard(msgspec.Struct, frozen=True, kw_only=True):
         return self.node, self.epoch
 
 
+def may_lag(sources: Sequence[Source], limits: Limits, at_s: float, *, is_all_asked: bool) -> bool:
+    """Whether it is worth looking for laggards: a glance, for every chunk that comes."""
+    if is_all_asked and len(sources) > 1 and any(not source.in_flight for source in sources):
+        return True
+    return any(s.in_flight and silent_s(s.pace, at_s) > limits.stall_s for s in sources)
+
+
 def find_laggards(
     sources: Sequence[Source],
     owed: Owed,

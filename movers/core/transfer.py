@@ -15,7 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from tensorcast.movers.core.absence import explain_end
-from tensorcast.movers.core.laggards import Laggard, find_laggards
+from tensorcast.movers.core.laggards import Laggard, find_laggards, may_lag
 from tensorcast.movers.core.sources import (
     End,
     Limits,
@@ -28,7 +28,6 @@ from tensorcast.movers.core.sources import (
     occupy,
     settle,
 )
-from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.events import (
     Event,
@@ -64,16 +63,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def replica(self) -> ReplicaId:
         return replica_id(self.artifact, self.node, Tier.DRAM)
-
-
-def target_of(operation: Operation) -> Target:
-    """The target of a started operation that materializes an artifact."""
-    return Target(
-        artifact=operation.work.artifact,
-        node=operation.node,
-        epoch=operation.epoch,
-        operation=operation.id,
-    )
 
 
 class Pull(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,10 +350,13 @@ def _turn(transfer: Transfer, at_s: float) -> Turn:
     """Ends the transfer, or posts what can be posted."""
     if not transfer.missing.ranges:
         return _ready(transfer)
-    leaving, transfer = _leave(transfer, at_s)
+    unasked = _unasked(transfer)
+    leaving: tuple[Laggard, ...] = ()
+    if may_lag(transfer.sources, transfer.limits, at_s, is_all_asked=not unasked.ranges):
+        leaving, transfer = _leave(transfer, at_s, is_all_asked=not unasked.ranges)
     runs = choose_runs(
         transfer.sources,
-        _unasked(transfer),
+        unasked,
         transfer.manifest.chunk_bytes,
         transfer.limits,
         at_s,
@@ -390,7 +382,9 @@ def _is_resting(transfer: Transfer, at_s: float) -> bool:
     return any(s.is_resting(at_s) and s.is_promising(transfer.limits) for s in transfer.sources)
 
 
-def _leave(transfer: Transfer, at_s: float) -> tuple[tuple[Laggard, ...], Transfer]:
+def _leave(
+    transfer: Transfer, at_s: float, *, is_all_asked: bool
+) -> tuple[tuple[Laggard, ...], Transfer]:
     """The laggards, and the transfer without them; their pulls stay in flight until they end."""
     owed: dict[tuple[NodeId, Epoch], ChunkSet] = {}
     for pull in transfer.in_flight:
@@ -398,7 +392,7 @@ def _leave(transfer: Transfer, at_s: float) -> tuple[tuple[Laggard, ...], Transf
     leaving = find_laggards(
         transfer.sources,
         owed,
-        is_all_asked=not _unasked(transfer).ranges,
+        is_all_asked=is_all_asked,
         chunk_bytes=transfer.manifest.chunk_bytes,
         limits=transfer.limits,
         at_s=at_s,

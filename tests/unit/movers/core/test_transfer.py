@@ -1,7 +1,6 @@
 """The transfer machine: tables for what must happen, properties for what may."""
 
 from collections import Counter
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -18,10 +17,8 @@ from tensorcast.movers.core.transfer import (
     advance,
     begin,
     learn,
-    target_of,
     tick,
 )
-from tensorcast.schema.aggregates.operation import Operation, OperationStatus
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.events import (
     OperationFailed,
@@ -31,7 +28,6 @@ from tensorcast.schema.events import (
 )
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.tensors import Manifest, TensorSpec
-from tensorcast.schema.work import Materialize
 
 MIB = 1 << 20
 ARTIFACT = "a" * 40
@@ -87,21 +83,6 @@ def finish(turn):
 
 def events_of(turns):
     return [event for turn in turns for event in turn.events]
-
-
-def test_a_target_comes_from_a_started_operation():
-    operation = Operation(
-        id="op-1",
-        status=OperationStatus.RUNNING,
-        node="n9",
-        work=Materialize(artifact=ARTIFACT),
-        policy="replicate",
-        cause=None,
-        issued_at=datetime(2030, 1, 1, tzinfo=UTC),
-        epoch=3,
-    )
-    assert target_of(operation) == TARGET
-    assert TARGET.replica == f"{ARTIFACT}:n9:dram"
 
 
 def test_a_pull_knows_all_that_a_transport_needs():
