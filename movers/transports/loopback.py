@@ -56,15 +56,17 @@ class LoopbackChannel:
     def __init__(self, hub: LoopbackHub, peer: NodeId) -> None:
         self._hub = hub
         self._peer = peer
-        self._posted: deque[tuple[Pull, Region]] = deque()
+        self._posted: deque[tuple[Pull, Region, float]] = deque()
         self._changed = asyncio.Event()
+        self._arrived_at = 0.0
         self._done: list[int] = []  # chunks of the first pull that have been told of
         self.is_closed = False
 
     def post(self, pulls: Sequence[Pull], target: Region) -> None:
         """Queues pulls."""
         if not self.is_closed:
-            self._posted.extend((pull, target) for pull in pulls)
+            now = asyncio.get_running_loop().time()
+            self._posted.extend((pull, target, now) for pull in pulls)
             self._changed.set()
 
     async def completions(self) -> Sequence[Completion]:
@@ -86,7 +88,7 @@ class LoopbackChannel:
         self._posted.clear()
         self._changed.set()
 
-    async def _do(self, pull: Pull, target: Region) -> Completion | None:
+    async def _do(self, pull: Pull, target: Region, since: float) -> Completion | None:
         """None when the channel was closed meanwhile: then nothing is written."""
         provider = self._hub.providers.get(self._peer)
         if provider is None:
@@ -94,13 +96,18 @@ class LoopbackChannel:
         try:
             with provider.lend(pull.artifact) as lending:
                 chunk = pull.first + len(self._done)
-                await self._wait_for(lending, chunk, pull.wait_s)
+                await self._wait_for(lending, chunk, self._patience_s(pull, since))
                 return None if self.is_closed else self._copy(lending, pull, target.memory)
         except NotFound as error:
             return self._broken(pull, FaultKind.NOT_FOUND, error.message)
         except NotYet as error:
             await asyncio.sleep(pull.wait_s)
             return self._broken(pull, FaultKind.NOT_FOUND, error.message, holds=ChunkSet())
+
+    def _patience_s(self, pull: Pull, since: float) -> float:
+        """The time in which a pull has waited for its turn counts, unless something arrived."""
+        now = asyncio.get_running_loop().time()
+        return max(0.0, pull.wait_s - (now - max(since, self._arrived_at)))
 
     async def _wait_for(self, lending: Lending, chunk: int, wait_s: float) -> None:
         """Holds a pull back until its next chunk has come, as a server does."""
@@ -125,6 +132,7 @@ class LoopbackChannel:
                 detail = f"Node {self._peer} sent chunk {chunk} damaged."
                 return self._broken(pull, FaultKind.CORRUPT, detail, fresh, holds)
             fresh.append(chunk)
+            self._arrived_at = asyncio.get_running_loop().time()
             self._done.append(chunk)
         self._done.clear()
         return Completed(pull=pull, holds=holds)

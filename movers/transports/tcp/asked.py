@@ -19,11 +19,18 @@ class Asked:
     def __init__(self, posted: Posted) -> None:
         self.pull: Pull = posted.pull
         self.memory = posted.memory
+        self.since = posted.since
         self.holds: ChunkSet | None = None
         self.has_begun = False
         self._next = posted.pull.first
         self._fresh: list[int] = []
         self._wrong: list[int] = []
+
+    def wait_s(self, now: float, arrived_at: float) -> float:
+        """How long the peer may still wait for the next chunk. The time in which the pull has
+        waited for its turn counts, unless something arrived: of many pulls that wait for a peer
+        that gets nothing, all together wait for no longer than one."""
+        return max(0.0, self.pull.wait_s - (now - max(self.since, arrived_at)))
 
     @property
     def left(self) -> ByteRange:

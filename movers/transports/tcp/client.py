@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from tensorcast.movers.core.streams import Path
@@ -63,7 +64,8 @@ class TcpChannel:
         Broken at once."""
         with self._lock:
             self._growth.post(pulls)
-        if not self._work.put([Posted(pull, target.memory) for pull in pulls]):
+        now = time.monotonic()
+        if not self._work.put([Posted(pull, target.memory, now) for pull in pulls]):
             self._deliver([self._lost(pull) for pull in pulls])
 
     async def completions(self) -> Sequence[Completion]:

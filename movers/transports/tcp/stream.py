@@ -88,6 +88,7 @@ class Stream:
         self._ahead_bytes = AHEAD_BYTES
         self._told_at = 0.0
         self._heard_at = 0.0
+        self._arrived_at = 0.0
         self._wake_bytes = 1
         self._sleep_bytes = 1
         self._is_holding = False
@@ -166,10 +167,11 @@ class Stream:
             self._pages.ahead(asked.targets(asked.left.size))
 
     def _request(self, added: Sequence[Asked]) -> None:
-        first = added[0].pull
+        first = added[0]
         ranges = tuple(asked.left for asked in added)
+        wait_s = first.wait_s(time.monotonic(), self._arrived_at)
         self._is_holding = True
-        request = wire.Request(artifact=first.artifact, ranges=ranges, wait_s=first.wait_s)
+        request = wire.Request(artifact=first.pull.artifact, ranges=ranges, wait_s=wait_s)
         send(self._socket, wire.pack_request(request))
 
     # ---- another connection ----------------------------------------------------------------
@@ -234,7 +236,7 @@ class Stream:
             asked.settle_chunk(self._receive_chunk(target))
             left -= target.nbytes
             self._owed_bytes -= target.nbytes
-            self._heard_at = time.monotonic()
+            self._heard_at = self._arrived_at = time.monotonic()
             if left and self._heard_at > self._told_at + PROGRESS_S:
                 self._tell(asked)
             if self._work.has_waiting:

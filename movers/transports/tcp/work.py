@@ -15,10 +15,11 @@ BATCH_BYTES_MAX = 8 << 20
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """A pull and the memory that it fills."""
+    """A pull, the memory that it fills, and since when (steady clock) it waits."""
 
     pull: Pull
     memory: memoryview
+    since: float = 0.0
 
 
 class Work:

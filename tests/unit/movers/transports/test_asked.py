@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from tensorcast.movers.core.transfer import Broken, Completed, Progressed, Pull
@@ -86,3 +87,12 @@ def test_an_absent_artifact_and_another_one(asked):
     assert end.fault.kind is FaultKind.NOT_FOUND
     with pytest.raises(Corrupt, match="another artifact"):
         asked.end(Status.INVALID)
+
+
+def test_pulls_that_wait_for_their_turn_do_not_wait_twice():
+    pull = msgspec.structs.replace(PULL, wait_s=2.0)
+    asked = Asked(Posted(pull, memoryview(bytes(200)), since=100.0))
+    assert asked.wait_s(100.5, 0.0) == 1.5
+    assert asked.wait_s(103.0, 0.0) == 0.0
+    assert asked.wait_s(103.0, 102.5) == 1.5, "the peer still gets something"
+    assert asked.wait_s(100.0, 99.0) == 2.0
