@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from tensorcast.movers.core.streams import Path
 from tensorcast.movers.core.transfer import Broken, Completion, Pull
@@ -23,6 +25,10 @@ from tensorcast.movers.transports.tcp.work import Posted, Work
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import NodeId
+
+
+DIALS_MAX: Final = 64
+"""Connections that are being opened at once; a peer that is away takes one of them for a while."""
 
 
 class TcpChannel:
@@ -49,7 +55,7 @@ class TcpChannel:
         self._streams: list[Stream] = []
         self._threads: list[threading.Thread] = []
         self._alive = 0
-        self._is_growing = False
+        self._is_growing = self._has_spare = False
         with self._lock:
             for connected in connections:
                 self._start(connected)
@@ -64,6 +70,8 @@ class TcpChannel:
         Broken at once."""
         with self._lock:
             self._growth.post(pulls)
+            if self._limits.streams is None and any(pull.wait_s for pull in pulls):
+                self._add_spare()
         now = time.monotonic()
         if not self._work.put([Posted(pull, target.memory, now) for pull in pulls]):
             self._deliver([self._lost(pull) for pull in pulls])
@@ -142,13 +150,23 @@ class TcpChannel:
             with self._lock:
                 added = self._growth.more(path, len(os.sched_getaffinity(0)))
             for _ in range(added):
-                connected = self._dialer.dial()
-                with self._lock:
-                    if not self.is_closed and self._alive:
-                        self._start(connected)
-                        continue
-                connected.close()
+                self._open_another()
             self._is_growing = False
+
+    def _add_spare(self) -> None:
+        """A connection for what can be had while another one waits. The caller holds the lock."""
+        if not self._has_spare and not self.is_closed and self._alive:
+            self._has_spare = True
+            self._begin(self._open_another)
+
+    def _open_another(self) -> None:
+        with contextlib.suppress(OSError, TensorCastError):
+            connected = self._dialer.dial()
+            with self._lock:
+                if not self.is_closed and self._alive:
+                    self._start(connected)
+                    return
+            connected.close()
 
     # ---- completions -----------------------------------------------------------------------
 
@@ -194,6 +212,8 @@ class TcpTransport:
         self._node = node
         self._limits = limits
         self._channels: list[TcpChannel] = []
+        # Threads of its own: peers that do not answer must not keep others from working.
+        self._dialing = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="tcp-dial")
 
     def register(self, memory: memoryview, kind: MemoryKind = MemoryKind.DRAM) -> Region:
         """Memory needs no preparation; `close` the region before the memory goes."""
@@ -205,7 +225,7 @@ class TcpTransport:
         hello = wire.Hello(cluster=self._cluster, node=self._node, peer=peer)
         dialer = Dialer(peer, address, hello, self._limits)
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, self._open, dialer)
+        opening = loop.run_in_executor(self._dialing, self._open, dialer)
         try:
             connections = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -221,6 +241,7 @@ class TcpTransport:
         channels, self._channels = self._channels, []
         for channel in channels:
             await channel.aclose()
+        self._dialing.shutdown(wait=False, cancel_futures=True)
 
     def _open(self, dialer: Dialer) -> list[socket.socket]:
         """Opens the first connections of a channel, or as many as the peer grants, at least one."""
