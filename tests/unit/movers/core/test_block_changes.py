@@ -128,7 +128,8 @@ def test_beginning_anew_tells_everything():
     assert events[0] == BlocksCleared(node=NodeId("n1"), epoch=EPOCH, reason="asked")
     listener = Listener()
     listener.hear(events)
-    assert listener.held == ledger.held == {DRAM: {key(2): SIZE}, DISK: {key(3): SIZE}}
+    assert listener.held == ledger.held
+    assert (ledger.held[DRAM], ledger.held[DISK]) == ({key(2): SIZE}, {key(3): SIZE})
     assert teller.told == 2
     ledger.cleared()
     assert tell(ledger, teller) == [BlocksCleared(node=NodeId("n1"), epoch=EPOCH, reason="cleared")]
