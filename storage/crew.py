@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
@@ -63,6 +63,8 @@ def spread(
                 raise
         return found
 
+    if isinstance(items, Sized):
+        threads = min(threads, len(items))
     if threads <= 1:
         return work()
     with ThreadPoolExecutor(threads, thread_name_prefix="tensorcast storage") as pool:

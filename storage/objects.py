@@ -32,6 +32,7 @@ from tensorcast.schema.errors import (
 from tensorcast.storage.reader import Part
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import (
         ClientConfig,
         HTTPStore,
@@ -173,10 +174,10 @@ class Store:
         import obstore
 
         with _told(Place(self.root, path)):
-            options: dict[str, object] = {"range": (position, position + size)}
+            options: GetOptions = {"range": (position, position + size)}
             if version.tag is not None:
                 options["if_match"] = version.tag
-            answer = obstore.get(self._inner, path, options=options)  # type: ignore[arg-type]
+            answer = obstore.get(self._inner, path, options=options)
             return memoryview(answer.bytes())
 
     def write(self, path: str, pieces: Iterable[memoryview], total_bytes: int) -> None:

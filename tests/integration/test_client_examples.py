@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+ALONE = ("06_load_checkpoint.py",)
+"""Those that need no cluster."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def run(cluster, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ALONE])
 def test_without_a_cluster_they_say_so_in_a_sentence(name, tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
