@@ -97,6 +97,7 @@ async def check_transport(make_wire: MakeWire) -> None:
         check_missing_chunks,
         check_waiting,
         check_forwarding,
+        check_overtaking,
         check_damage,
         check_unknown_artifact,
         check_unknown_peer,
@@ -183,6 +184,17 @@ async def check_forwarding(wire: Wire, manifest: Manifest, content: bytearray) -
     assert (end.fault.kind, end.arrived) == (FaultKind.NOT_FOUND, ChunkSet.full(2))
     await channel.aclose()
     region.close()
+
+
+async def check_overtaking(wire: Wire, manifest: Manifest, content: bytearray) -> None:
+    """Many pulls that wait in vain end together; what is there need not wait for all of them."""
+    wire.shelf.hold(ARTIFACT, ChunkSet.of([4, 5]))
+    memory = bytearray(SIZE)
+    pulls = [make_pull(manifest, n, n + 1, wait_s=0.2) for n in range(4)]
+    ends = await pull_all(wire, [*pulls, make_pull(manifest, 4, 6)], memory)
+    assert isinstance(ends[4], Completed)
+    assert all(isinstance(ends[n], Broken) for n in range(4))
+    assert memory[4 * MIB :] == content[4 * MIB :]
 
 
 async def check_damage(wire: Wire, manifest: Manifest, content: bytearray) -> None:

@@ -26,7 +26,6 @@ from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import NodeId
 
-
 DIALS_MAX: Final = 64
 """Connections that are being opened at once; a peer that is away takes one of them for a while."""
 

@@ -205,13 +205,19 @@ class Stream:
         asked = self._asked[0]
         part = self._receive_head(asked)
         self._heard_at = time.monotonic()
-        asked.has_begun = True
+        self._begin(asked)
         if part.size_bytes:
             self._receive_chunks(asked, part.size_bytes)
         if part.status is not wire.Status.MORE:
             self._end(asked, part.status)
         elif not readable(self._socket, 0):
             self._tell(asked)
+
+    def _begin(self, asked: Asked) -> None:
+        """The pull does not wait for its first chunk any more."""
+        if asked.pull.wait_s and not asked.has_begun:
+            self._work.go_on()
+        asked.has_begun = True
 
     def _receive_head(self, asked: Asked) -> wire.Part:
         pull = asked.pull
@@ -287,4 +293,6 @@ class Stream:
 
     def _break_asked(self, reason: str) -> None:
         """Completes what the lost peer still owes."""
+        for asked in self._asked:
+            self._begin(asked)
         self._deliver([asked.lose(reason) for asked in self._asked])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -23,16 +24,18 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 class Work:
-    """A queue that several connections take batches from."""
+    """A queue that several connections take batches from. One pull at a time may hold up its
+    connection because its peer waits for a chunk; the others are there for what can be had now."""
 
     def __init__(self) -> None:
         self._waiting: deque[Posted] = deque()
+        self._is_held_up = False
         self._changed = threading.Condition()
         self._is_closed = False
 
     @property
     def has_waiting(self) -> bool:
-        """Whether somebody could take something now. A glance without the lock."""
+        """Whether somebody may be able to take something now. A glance without the lock."""
         return bool(self._waiting)
 
     def put(self, posted: list[Posted]) -> bool:
@@ -49,14 +52,32 @@ class Work:
         """Pulls that go into one request, so that small ones share it; () when there are none
         after `timeout_s` (None: no limit); None when the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed, timeout_s)
+            self._changed.wait_for(lambda: self._is_closed or self._first() is not None, timeout_s)
             if self._is_closed:
                 return None
-            return self._next_batch()
+            first = self._first()
+            return self._take_from(first) if first is not None else ()
 
-    def _next_batch(self) -> tuple[Posted, ...]:
-        count = count_together(posted.pull for posted in self._waiting)
-        return tuple(self._waiting.popleft() for _ in range(count))
+    def go_on(self) -> None:
+        """The pull that held up its connection does so no longer."""
+        with self._changed:
+            self._is_held_up = False
+            self._changed.notify_all()
+
+    def _first(self) -> int | None:
+        """The place in the queue of the next pull to be taken."""
+        if not self._is_held_up:
+            return 0 if self._waiting else None
+        return next((n for n, each in enumerate(self._waiting) if not each.pull.wait_s), None)
+
+    def _take_from(self, first: int) -> tuple[Posted, ...]:
+        after = itertools.islice(self._waiting, first, None)
+        count = count_together(posted.pull for posted in after)
+        self._waiting.rotate(-first)
+        batch = tuple(self._waiting.popleft() for _ in range(count))
+        self._waiting.rotate(first)
+        self._is_held_up = self._is_held_up or bool(batch[0].pull.wait_s)
+        return batch
 
     def close(self) -> tuple[Posted, ...]:
         """Ends the queue; returns what nobody has taken. Safe to repeat."""

@@ -57,6 +57,30 @@ def test_so_do_other_artifacts_and_pulls_that_may_wait():
     assert batches(work) == [[0], [1], [2], [3]]
 
 
+def test_one_pull_at_a_time_may_wait_and_the_others_overtake():
+    work = Work()
+    waits = {"wait_s": 1.0}
+    post(work, pull(0, **waits), pull(1, **waits), pull(2), pull(3), pull(4, **waits), pull(5))
+    assert batches(work) == [[0], [2, 3], [5]]
+    work.go_on()
+    assert batches(work) == [[1]]
+    work.go_on()
+    assert batches(work) == [[4]]
+    assert batches(work) == []
+
+
+def test_who_waits_for_work_hears_that_a_pull_waits_no_longer():
+    work = Work()
+    post(work, pull(0, wait_s=1.0), pull(1, wait_s=1.0))
+    assert numbers(work.take(0)) == [0]
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(numbers(work.take(5))))
+    waiting.start()
+    work.go_on()
+    waiting.join()
+    assert found == [[1]]
+
+
 def test_a_request_has_a_limit_of_ranges():
     work = Work()
     post(work, *(pull(n, 1) for n in range(RANGES_MAX + 1)))
