@@ -3,8 +3,8 @@ an `Intake` says what goes where. The mover digests what was written; `digest` t
 contents that may need no segment.
 
 Memory of a segment that was never touched costs more than the copy into it. Writing through the
-descriptor costs least (0.4 s for each GiB of new memory; through a mapping it is 0.7 s, because
-each page is cleared first and then mapped), but the kernel lets only one thread write to a file at
+descriptor costs least (through a mapping it is nearly twice as much, because each page is cleared
+first and then mapped: docs/data-plane.md), but the kernel lets only one thread write to a file at
 a time. So one thread writes, and what further threads there are copy through a mapping meanwhile.
 """
 
