@@ -86,13 +86,15 @@ DRAM = "4GiB"
 
 
 @contextmanager
-def running_cluster(folder: Path, nodes: int) -> Iterator[Cluster]:
-    """Starts a cluster under `folder` and takes it away again with all that it wrote."""
+def running_cluster(folder: Path, nodes: int, **environ: str) -> Iterator[Cluster]:
+    """Starts a cluster under `folder`, with these settings, and takes it away again with all that
+    it wrote."""
     env = {
         **os.environ,
         "TENSORCAST_CONFIG_DIR": str(folder / "config"),
         "TENSORCAST_HOME": str(folder / "home"),
         "PYTHONSAFEPATH": "1",
+        **environ,
     }
     cluster = Cluster(folder / "home", env)
     cluster.up(nodes)

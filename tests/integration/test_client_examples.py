@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from cluster import running_cluster
+from s3 import s3_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -22,8 +25,13 @@ ALONE = ("06_load_checkpoint.py",)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with running_cluster(tmp_path_factory.mktemp("examples"), 2) as running:
-        yield running
+    """Two nodes that share a store."""
+    folder = tmp_path_factory.mktemp("examples")
+    with s3_server() as server:
+        server.make_bucket("bucket")
+        store = {**server.environ, "TENSORCAST_OBJECT_URL": "s3://bucket/replicas"}
+        with running_cluster(folder, 2, **store) as running:
+            yield running
 
 
 def run(cluster, *command: str) -> str:
@@ -58,6 +66,23 @@ def test_without_a_cluster_they_say_so_in_a_sentence(name, tmp_path):
 def test_an_example_runs_and_runs_again(cluster, name):
     for _ in range(2):
         assert run(cluster, str(ROOT / "examples" / name))
+
+
+def test_a_checkpoint_goes_through_a_store(cluster, tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.arange(3 << 18), "b": torch.ones(5, dtype=torch.bfloat16)}, path)
+    put = cluster.ask("put", str(path), "--key", "m@1", "--node", "n1")
+    out = cluster.ask("get", "m@1", "s3://bucket/out/", "--node", "n1")
+    assert out["path"] == "s3://bucket/out/model.safetensors"
+    again = cluster.ask("put", "s3://bucket/out/", "--key", "m@2", "--node", "n2")
+    assert {again["id"], out["artifact"]} == {put["id"]}
+    show = run(cluster, str(ROOT / "examples" / ALONE[0]), "s3://bucket/out")
+    assert "equal   True" in show
+    wanted = ("replicate", "m@1", "--to", "n1", "--tier", "object", "--wait", "--timeout", "60")
+    assert cluster.ask(*wanted)["state"] == "succeeded"
+    replicas = cluster.ask("artifact", "where", "m@1")["replicas"]
+    assert ("n1", "object") in {(one["node"], one["tier"]) for one in replicas}
+    cluster.tcctl("artifact", "verify", "m@1", "--timeout", "60")
 
 
 def test_get_on_the_node_is_quick_and_takes_no_memory(cluster):
