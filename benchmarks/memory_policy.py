@@ -17,9 +17,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from tensorcast.client.arena import Arena
 from tensorcast.client.memory import Mapping
+from tensorcast.client.socket import Connection
 from tensorcast.movers.memory.digesting import Digester
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.storage.crew import spread
@@ -186,7 +188,7 @@ def time_arena(bench: Bench, fd: int) -> dict[str, float]:
     read, lifeline = os.pipe()
     readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
     descriptors = (os.dup(fd), readable, lifeline)
-    arena = Arena.over(descriptors, _Wire(), 1, (), bench.size_bytes)  # type: ignore[arg-type]  # a stand-in
+    arena = Arena.over(descriptors, cast("Connection", _Wire()), 1, (), bench.size_bytes)
     with memoryview(arena) as memory:
         populate(memory)
     before = time.perf_counter()

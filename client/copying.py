@@ -1,8 +1,8 @@
 """Copies between tensors, by all cores and without the GIL.
 
-A copy out of a segment takes two or three times as long as a memcpy: the pages of the source must be
-mapped once. New memory to copy into would cost far more in pages of 4 KiB; in huge pages it costs
-little (docs/data-plane.md). Only the functions that need torch import it.
+A copy out of a segment takes two or three times as long as a memcpy: the pages of the source must
+be mapped once. New memory to copy into would cost far more in pages of 4 KiB; in huge pages it
+costs little (docs/data-plane.md). Only the functions that need torch import it.
 """
 
 from __future__ import annotations

@@ -416,7 +416,7 @@ class Mover:
             journal_pending=self._journal.pending,
             log_seq=self._follower.view.at,
             descriptors=len(os.listdir("/proc/self/fd")),
-            unsaved_bytes=self._hibernation.unsaved_bytes(),
+            unsaved_bytes=self._hibernation.unsaved_bytes() + self._pending.size_bytes,
             disk_free_bytes=read_space(self._settings.data_dir).free_bytes,
             free_bytes=pool.free_bytes,
             disk_capacity_bytes=self._disk_room.capacity_bytes,

@@ -75,6 +75,11 @@ class Pending:
         """How many accepted puts are not sealed yet."""
         return len(self._journal.seals)
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of those puts."""
+        return sum(seal.request.manifest.size_bytes for seal in self._journal.seals.values())
+
     async def accept(self, seal: AcceptedSeal, segment: Segment, digester: Digester) -> None:
         """Takes the segment over; when this returns the put is safe."""
         try:
