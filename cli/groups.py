@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "op": Entry("op", "Operations: the work of the nodes.", is_noun=True),
     "node": Entry("node", "The nodes of the cluster.", is_noun=True),
     "kv": Entry("kv", "KV blocks: what nodes hold, and what happened to them.", is_noun=True),
+    "bench": Entry("bench", "Measure this cluster, beside bare loops of this machine."),
     "audit": Entry("audit", "The log of everything that happened.", is_noun=True),
     "replay": Entry("replay", "Show the state as it was at an earlier moment."),
     "serve": Entry("serve", "Run a process of a real deployment.", is_noun=True),
