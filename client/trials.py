@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KINDS: Final = ("put", "get", "share", "p2p", "kv", "load")
 TENSORS: Final = 64
 BATCH: Final = 32
-BLOCKS: Final = {"64 KiB": (64 << 10, 1024), "2 MiB": (2 << 20, 32)}
+BLOCKS: Final = {"64 KiB": 64 << 10, "2 MiB": 2 << 20}
 KV_SHARE: Final = 4
 """A node keeps one in so many bytes of its memory for KV blocks, unless it was told otherwise."""
 GONE_S_MAX: Final = 30.0
@@ -61,7 +61,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be tried: `kinds` of KINDS, `to` the node of a p2p trial, `path` the checkpoint of
-    a load."""
+    a load, `kv_bytes` what the blocks of a KV trial have in all."""
 
     kinds: tuple[str, ...]
     size_bytes: int
@@ -69,6 +69,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None
     path: Path | None = None
     force: bool = False
+    kv_bytes: int = 64 << 20
 
 
 class Times:
@@ -168,7 +169,7 @@ def find_target(client: Client, wanted: Wanted) -> str:
 def check_room(client: Client, wanted: Wanted, target: str | None) -> None:
     """Raises OutOfCapacity where a trial would make a node evict."""
     here = client.context.default_node
-    blocks = max(size * count for size, count in BLOCKS.values())
+    blocks = wanted.kv_bytes
     held = {one.node: one.counters.get("slab_bytes", 0) for one in client.api.block_stats()}
     for node in filter(None, (here, target)):
         tier = client.api.node(node).tiers[Tier.DRAM]
@@ -330,8 +331,8 @@ def try_blocks(client: Client, wanted: Wanted, times: Times, report: Report) -> 
     try:
         for turn in range(wanted.rounds + 1):
             report(f"blocks, round {turn} of {wanted.rounds}" if turn else "blocks, warming up")
-            for name, (size, count) in BLOCKS.items():
-                source = make_bytes(size * count)
+            for name, size in BLOCKS.items():
+                source = make_bytes(wanted.kv_bytes // size * size)
                 kept = times if turn else Times()
                 try_block_round(client, space, name, source.numpy().data, size, kept)
                 client.evict_blocks(space=space)
