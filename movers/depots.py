@@ -46,6 +46,11 @@ class Depots:
         self._life = life
         self._locks = Locks()
 
+    @property
+    def has_store(self) -> bool:
+        """Whether the node has access to one."""
+        return self._store is not None
+
     async def persist(self, resident: Resident, cause: EventId) -> Moved:
         """Stores a resident. Costs nothing when another node stored it before; what is damaged
         there is written anew. Raises as the store, and InvalidArgument without one."""

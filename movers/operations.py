@@ -166,8 +166,8 @@ class Operations:
         replica = in_store(work.artifact, self._life)
         known, artifact = view.replicas.get(replica), view.artifacts.get(work.artifact)
         is_removed = artifact is None or artifact.status is ArtifactStatus.REMOVED
-        if known is None or known.status not in PRESENT:
-            return Moved()
+        if not self._depots.has_store or known is None or known.status not in PRESENT:
+            return await self._lose_ghost(replica, cause)
         self._check_unclaimed(work.artifact)
         leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)
         await self._reporter.report([leaving], cause)
