@@ -128,8 +128,8 @@ async def _report_fault(
     took = await made.took(content, *targets)
     assert all(made.read(host, content) for host in targets)
     tries = max([count for host in targets for count, _ in await made.tries(host)])
-    size_bytes = content.manifest.size_bytes / GOODPUT
-    received = max(made.lab.received_bytes(host) for host in targets) / size_bytes
+    received = max(made.lab.received_bytes(host) for host in targets)
+    received /= content.manifest.size_bytes
     report("faults", fault=what, seconds=round(took, 3), tries=tries, received=round(received, 2))
 
 

@@ -41,6 +41,7 @@ class Cluster:
             mover.start(
                 TENSORCAST_DATA_LISTEN=f"{self.lab.address(host)}:0",
                 TENSORCAST_DRAM_BYTES=str(dram_bytes),
+                TENSORCAST_HEARTBEAT_S="1",
             )
 
     def put(self, host: str, content: Content) -> None:

@@ -258,14 +258,19 @@ def _next_held(
     chunk_bytes: int,
     limits: Limits,
 ) -> Run | None:
-    """A run of chunks that the least busy source holds."""
+    """A run of chunks that the least busy source holds; one that is filling sends on what follows
+    them as it comes, unless another has that."""
     free = [s for s in sources if busy[s.node] < _slots(s, chunk_bytes, limits)]
     for source in sorted(free, key=lambda s: busy[s.node]):
         held = wanted & source.chunks
         if held.ranges:
-            first, stop = held.ranges[0]
+            first, end = held.ranges[0]
             length = _length(source, len(wanted), rates, chunk_bytes, limits)
-            return _run(source, first, min(stop, first + length))
+            if end - first < length and source.is_promising(limits):
+                ahead = wanted - _held(sources)
+                end = next((b for a, b in ahead.ranges if a == end), end)
+            stop = min(end, first + length)
+            return _run(source, first, stop, waits=stop > held.ranges[0][1])
     return None
 
 
@@ -279,7 +284,7 @@ def _next_coming(
 ) -> Run | None:
     """A run of chunks that a source will get: a long one when no other of its rank has them, else
     one chunk of an idle source, to hear from it."""
-    held = ChunkSet.merge(r for s in sources for r in s.chunks.ranges)
+    held = _held(sources)
     free = [
         s
         for s in sources
@@ -296,6 +301,11 @@ def _next_coming(
         if busy[source.node] == 0 and rest.ranges:
             return _run(source, rest.ranges[0][0], rest.ranges[0][0] + 1, waits=True)
     return None
+
+
+def _held(sources: Sequence[Source]) -> ChunkSet:
+    """What any of them has."""
+    return ChunkSet.merge(r for source in sources for r in source.chunks.ranges)
 
 
 def _run(source: Source, first: int, stop: int, *, waits: bool = False) -> Run:

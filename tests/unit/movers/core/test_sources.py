@@ -77,9 +77,11 @@ def test_only_what_a_source_holds_is_asked_of_it():
 def test_a_source_that_is_filling_is_asked_for_long_runs_ahead_of_what_it_holds():
     filling = source("a", ChunkSet.of([0]), is_filling=True)
     assert choose([filling], ALL) == (
-        Run(node="a", first=0, stop=1),
-        Run(node="a", first=1, stop=5, waits=True),
+        Run(node="a", first=0, stop=4, waits=True),
+        Run(node="a", first=4, stop=8, waits=True),
     )
+    other = source("b", ChunkSet.of([2]), in_flight=2)
+    assert spans(choose([filling, other], ALL))[0] == ("a", 0, 2), "the other has the next one"
     assert choose([filling], ChunkSet.of([3])) == (Run(node="a", first=3, stop=4, waits=True),)
 
 
