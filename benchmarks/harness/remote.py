@@ -24,7 +24,8 @@ class WorkerError(Exception):
 
 class Remote:
     """One worker: `module:Class` of the benchmarks folder, run by an interpreter. Its methods are
-    called by name. Closing it ends the process; what it started itself, it ends itself."""
+    called by name. Closing it ends the process; what it started itself, it ends itself. One that
+    `is_lost` has ended, or has not answered in time: it is not asked again."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Remote:
         log: str = os.devnull,
     ) -> None:
         self.worker = worker
+        self.is_lost = False
         self._rest = b""
         with open(log, "ab") as output:
             self._process = subprocess.Popen(
@@ -60,6 +62,7 @@ class Remote:
             self._process.stdin.write(line)
             self._process.stdin.flush()
         except OSError as error:
+            self.is_lost = True
             raise WorkerError(f"{self.worker} has ended ({self._process.poll()}).") from error
 
     def wait(self, timeout_s: float = 120.0) -> object:
@@ -74,9 +77,11 @@ class Remote:
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                self.is_lost = True
                 raise WorkerError(f"{self.worker} did not answer in time.")
             piece = os.read(pipe, 1 << 16)
             if not piece:
+                self.is_lost = True
                 raise WorkerError(f"{self.worker} has ended ({self._process.wait(END_S)}).")
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
@@ -87,7 +92,7 @@ class Remote:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(0.0 if self.is_lost else timeout_s)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGCONT)
             self._process.kill()

@@ -199,7 +199,8 @@ def play_rounds(players: list[Player], stage: Stage, result: SuiteResult, say: S
             for work in [w for w in player.works if w.group == group]:
                 sample = try_turn(player, work, turn, stage, result, say)
                 if sample is None:
-                    player.works = [w for w in player.works if w.group != group]
+                    is_lost = player.remote.is_lost
+                    player.works = [w for w in player.works if w.group != group and not is_lost]
                     break
                 if turn:
                     result.samples.append(sample)
