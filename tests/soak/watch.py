@@ -27,30 +27,48 @@ class Seen(msgspec.Struct):
     taken_bytes: int = 0
 
 
+class _Found(msgspec.Struct):
+    """A segment by its inode: size, memory taken, and whether the mover has it open."""
+
+    size_bytes: int
+    taken_bytes: int
+    is_own: bool
+
+
 def look(node: MoverNode) -> Seen:
-    """The segments that the node's mover has open, and those that its supervisor keeps."""
-    found: dict[int, tuple[int, int]] = {}
-    own: set[int] = set()
-    for path in _descriptors(node.pid):
-        with contextlib.suppress(OSError):
-            if os.readlink(path).startswith(SEGMENT):
-                stat = os.stat(path)
-                found[stat.st_ino] = (stat.st_size, stat.st_blocks * 512)
-                own.add(stat.st_ino)
-    for _, fd in node.store.named():
-        with contextlib.suppress(OSError):
-            stat = os.fstat(fd)
-            found[stat.st_ino] = (stat.st_size, stat.st_blocks * 512)
+    """The segments that the node's mover has open, and those that its supervisor keeps. No look
+    is a moment: only what two looks have seen was there at the same time for sure."""
+    first, second = _find(node), _find(node)
+    both = [(first[inode], second[inode]) for inode in first.keys() & second.keys()]
+    own = [pair for pair in both if pair[0].is_own and pair[1].is_own]
     return Seen(
         segments=len(own),
-        size_bytes=sum(found[one][0] for one in own),
-        taken_bytes=sum(taken for _, taken in found.values()),
+        size_bytes=sum(one.size_bytes for one, _ in own),
+        taken_bytes=sum(min(one.taken_bytes, other.taken_bytes) for one, other in both),
     )
 
 
+def _find(node: MoverNode) -> dict[int, _Found]:
+    found: dict[int, _Found] = {}
+    for path in _descriptors(node.pid):
+        with contextlib.suppress(OSError):
+            if os.readlink(path).startswith(SEGMENT):
+                _note(found, os.stat(path), is_own=True)
+    for _, fd in node.store.named():
+        with contextlib.suppress(OSError):
+            _note(found, os.fstat(fd), is_own=False)
+    return found
+
+
+def _note(found: dict[int, _Found], stat: os.stat_result, *, is_own: bool) -> None:
+    found.setdefault(stat.st_ino, _Found(stat.st_size, stat.st_blocks * 512, is_own))
+
+
 def _descriptors(pid: int | None) -> list[str]:
+    """Those of a mover; a process that is just being forked still has its parent's."""
     with contextlib.suppress(OSError):
-        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+        if b"movers.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
     return []
 
 
