@@ -36,7 +36,7 @@ Keys = Sequence[BlockKey] | Sequence[bytes]
 
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
-FIND_BLOCKS: Final = 4096
+FIND_BLOCKS: Final = 1024
 _PACKED: Final = {bytes}
 _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
 
@@ -140,8 +140,10 @@ class Blocks:
             missing: dict[int, tuple[str, ...]] = {}
             for first in range(0, len(keys), FIND_BLOCKS):
                 part = keys[first : first + FIND_BLOCKS]
-                found = connection.find(part, digests=verify, elsewhere=anywhere)
+                found = connection.find(part, shortly=False, digests=verify, elsewhere=anywhere)
                 views[first : first + len(part)] = connection.views(found)
+                if not verify and 0 not in found.addresses:
+                    continue
                 absent = [n for n, address in enumerate(found.addresses) if not address]
                 if verify:
                     damaged = find_damaged(found)
@@ -193,11 +195,11 @@ class Blocks:
             missing: dict[int, tuple[str, ...]] = {}
             for first in range(0, len(keys), FIND_BLOCKS):
                 part = keys[first : first + FIND_BLOCKS]
-                found = connection.find(part, digests=verify, elsewhere=anywhere)
+                found = connection.find(part, shortly=True, digests=verify, elsewhere=anywhere)
                 try:
                     absent = copy_found(found, targets, first)
                 finally:
-                    connection.release(found.tag)
+                    connection.release(found)
                 if verify:
                     damaged = [
                         n

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tensorcast.client.blocks_board import Board
 from tensorcast.schema.block_wire import NOWHERE, OFFSET_BITS
 from tensorcast.schema.errors import OutOfCapacity
 
@@ -94,13 +95,22 @@ def _close_all(descriptors: Sequence[int]) -> None:
 
 
 class Slabs:
-    """The slabs of one life of a mover, for all connections to it."""
+    """The slabs of one life of a mover, for all connections to it. `has_ended`: the mover is gone;
+    what is mapped stays, but says nothing about what there is."""
 
     def __init__(self, life: str) -> None:
         self.life = life
+        self.has_ended = False
         self._slabs: dict[int, _Slab] = {}
         self._readable: dict[int, int] = {}
         self._writable: dict[int, int] = {}
+        self._board: Board | None = None
+
+    def open_board(self, descriptor: int, size_bytes: int) -> Board:
+        """The mover's board; mapped once. The descriptor stays the caller's."""
+        if self._board is None:
+            self._board = Board(descriptor, size_bytes)
+        return self._board
 
     def has(self, number: int) -> bool:
         """Whether the slab is known."""
@@ -114,13 +124,21 @@ class Slabs:
         """Where these places lie in memory; 0 for a block that is not there. Raises KeyError with
         the number of a slab that is not known yet, OutOfCapacity."""
         bases = self._writable if write else self._readable
+        if not places:
+            return []
+        low, high = min(places) >> OFFSET_BITS, max(places) >> OFFSET_BITS
         try:
+            if low == high:  # as a rule: neighbours lie in one slab
+                shift = bases[low] - (low << OFFSET_BITS)
+                return [place + shift for place in places]
             return [
                 bases[place >> OFFSET_BITS] + (place & OFFSET_MASK) if place != _ABSENT else 0
                 for place in places
             ]
         except KeyError as error:
             number = int(error.args[0])
+            if number == _ABSENT >> OFFSET_BITS:
+                return [0] * len(places)
             slab = self._slabs[number]
             bases[number] = slab.map_to_write() if write else slab.map_to_read()
         return self.addresses(places, write=write)

@@ -1,8 +1,15 @@
-"""Connections to the local mover's socket for blocks, kept for the next call."""
+"""Connections to the local mover's socket for blocks, kept for the next call.
+
+A thread of the client's own tells the mover now and then what is no longer read, and watches a
+connection on which nothing is ever said: when the kernel closes it the mover is gone, and with it
+what its board says.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import select
 import socket
 import threading
 import time
@@ -39,16 +46,24 @@ class BlockConnections:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._teller: threading.Thread | None = None
+        self._watched: socket.socket | None = None
 
     def close(self) -> None:
         """Gives up the connections. Views that were handed out stay valid. Safe to repeat."""
         self._closing.set()
         self._drop_idle()
+        with self._lock:
+            if self._watched is not None:
+                with contextlib.suppress(OSError):
+                    self._watched.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
         """In a forked child: leaves the parent's connections to the parent."""
         for connection in self._idle:
             connection.socket.close()
+        if self._watched is not None:
+            self._watched.close()
+        self._watched = None
         self._idle = []
         self._slabs = Slabs("")
         self._lock = threading.Lock()
@@ -94,19 +109,47 @@ class BlockConnections:
         connection = BlockConnection(self._dial(self._path), self._node)
         try:
             welcome = connection.greet(self._greeting)
+            with self._lock:
+                if self._slabs.life != welcome.life:
+                    self._begin_life(welcome.life)
+                connection.slabs = self._slabs
+                connection.open_words()
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            if self._slabs.life != welcome.life:
-                self._slabs = Slabs(welcome.life)
-            connection.slabs = self._slabs
-            if self._teller is None:
-                self._teller = threading.Thread(
-                    target=_tell, args=(weakref.ref(self), self._closing), daemon=True
-                )
-                self._teller.start()
         return connection
+
+    def _begin_life(self, life: str) -> None:
+        """The mover is another one than before: nothing that was mapped counts any more."""
+        watched = BlockConnection(self._dial(self._path), self._node)
+        try:
+            found = watched.greet(self._greeting).life
+        except BaseException:
+            watched.close()
+            raise
+        self._slabs.has_ended = True
+        self._slabs = Slabs(life)
+        self._slabs.has_ended = found != life  # it was restarted just now
+        if self._watched is not None:
+            self._watched.close()
+        self._watched = watched.socket
+        if self._teller is None:
+            arguments = (weakref.ref(self), self._closing)
+            self._teller = threading.Thread(target=_tell, args=arguments, daemon=True)
+            self._teller.start()
+
+    def watch(self) -> None:
+        """Waits a moment, or until the mover is gone: then its board is not looked at any more."""
+        watched, slabs = self._watched, self._slabs
+        if watched is None or slabs.has_ended:
+            self._closing.wait(TELL_S)
+            return
+        try:
+            is_over = bool(select.select([watched], [], [], TELL_S)[0])
+        except (OSError, ValueError):  # it was closed: there is another one
+            return
+        if is_over:
+            slabs.has_ended = True
 
     def _dial(self, path: str) -> socket.socket:
         """Waits a moment for a mover that is being restarted."""
@@ -147,9 +190,10 @@ class BlockConnections:
 
 
 def _tell(connections: weakref.ref[BlockConnections], closing: threading.Event) -> None:
-    while not closing.wait(TELL_S):
+    while not closing.is_set():
         found = connections()
         if found is None:
             return
+        found.watch()
         found.tell()
         del found

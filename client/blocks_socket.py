@@ -1,24 +1,27 @@
 """One connection to the local mover's socket for blocks. Blocks the calling thread; one at a time.
 
-The mover lends slots ahead of need: a put writes into them without asking where. A get costs one
-round trip. What is no longer read is told with the next request.
+The mover lends slots ahead of need: a put writes into them without asking where. A get asks nobody
+when all its blocks are on the board, and else costs one round trip.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
 import struct
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tensorcast.client.blocks_board import SCRATCH, Board, Pins, register_for_barriers
 from tensorcast.client.blocks_memory import EVERYTHING, Leases, Slabs
+from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
     ENTRY,
     HEAD,
+    MAPPED_SIZES,
     NOWHERE,
     OPENING,
     PRIORITY_SHIFT,
@@ -45,6 +48,9 @@ from tensorcast.schema.blocks import DIGEST_BYTES
 from tensorcast.schema.errors import Corrupt, PermissionDenied, Timeout, Unavailable
 
 ANSWER_S: Final = 30.0
+USED_MAX: Final = 64
+"""After so many lookups on the board the mover is told what was used (else each half second)."""
+
 OVERLAP_BYTES: Final = 256 << 10
 """From so many bytes on, a put's copy hides the mover's answer."""
 
@@ -57,7 +63,8 @@ class ConnectionLost(Unavailable):
 
 
 class Found(NamedTuple):
-    """Where blocks lie in this process' memory (0: not here) and how long they are."""
+    """Where blocks lie in this process' memory (0: not here) and how long they are. `tag`: of the
+    pin; 0 for one that is not kept beyond the call."""
 
     tag: int
     addresses: Sequence[int]
@@ -174,13 +181,55 @@ class BlockConnection(FrameChannel):
         self._leases = Leases(self._end_lease)
         self._tag = 0
         self._owed = b""
-        self._mark: memoryview | None = None
+        self._pins: Pins | None = None
+        self._board: Board | None = None
+        self._used: list[Sequence[bytes]] = []
         self._is_closing = False
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def find(self, keys: Sequence[bytes], *, digests: bool, elsewhere: bool) -> Found:
-        """Looks blocks up and pins them until `release` of the tag, or the end of their views."""
+    def find(
+        self, keys: Sequence[bytes], *, shortly: bool, digests: bool, elsewhere: bool
+    ) -> Found:
+        """Looks blocks up and pins them: `shortly` until `release`, or until the end of their
+        `views`. On the board, if all are there, else by asking."""
+        if not digests:
+            found = self._find_on_board(keys, shortly)
+            if found is not None:
+                return found
+        return self._ask(keys, digests, elsewhere)
+
+    def _find_on_board(self, keys: Sequence[bytes], shortly: bool) -> Found | None:
+        board, pins = self._board, self._pins
+        if board is None or pins is None or not 0 < len(keys) <= SCRATCH:
+            return None
+        if self.slabs.has_ended:
+            raise self._lost()
+        before = board.removals
+        flat = board.look_up(keys)
+        if flat is None:
+            return None
+        places = flat[::2]
+        tag = 0
+        if shortly:
+            pins.pin_shortly(array("Q", places))
+        else:
+            tag = self._next_tag()
+            if not pins.hold(tag, array("Q", places)):
+                return None
+        found = Found(tag, (), flat[1::2], (), None)
+        if board.removals != before:  # perhaps a block of these: ask
+            self.release(found)
+            return None
+        self._note_use(keys)
+        return found._replace(addresses=self._addresses(places))
+
+    def _note_use(self, keys: Sequence[bytes]) -> None:
+        self._used.append(keys)
+        if len(self._used) >= USED_MAX:
+            self.flush()
+
+    def _ask(self, keys: Sequence[bytes], digests: bool, elsewhere: bool) -> Found:
         tag = self._next_tag()
         flags = (Flag.DIGESTS if digests else 0) | (Flag.ELSEWHERE if elsewhere else 0)
         self.send(self._take_owed() + pack_request(Op.FIND, keys, flags=flags, tag=tag))
@@ -202,14 +251,20 @@ class BlockConnection(FrameChannel):
     def views(self, found: Found) -> list[memoryview | None]:
         """Read-only views of what was found; its pin ends with the last of them."""
         memory = self._leases.hold(found.tag, (self.slabs, self))
+        if 0 not in found.addresses:
+            return [memory[a : a + n] for a, n in zip(found.addresses, found.sizes, strict=True)]
         return [
             memory[address : address + size] if address else None
             for address, size in zip(found.addresses, found.sizes, strict=True)
         ]
 
-    def release(self, tag: int) -> None:
-        """What was found is not read any more; told with the next request."""
-        self._released.append(tag)
+    def release(self, found: Found) -> None:
+        """What was found is not read any more. The mover sees it, or is told with the next
+        request."""
+        if found.tag:
+            self._end_lease(found.tag)
+        elif self._pins is not None:
+            self._pins.unpin_shortly(len(found.sizes))
 
     def ask_states(self, op: Op, keys: Sequence[bytes], *, elsewhere: bool = False) -> bytes:
         """A state for each block, of EXISTS or EVICT."""
@@ -285,9 +340,8 @@ class BlockConnection(FrameChannel):
         addresses = self._addresses(places, write=True)
         flat = [size] * (2 * count)
         flat[::2] = places
-        is_small = count * size < OVERLAP_BYTES
+        is_small = self._pins is None or count * size < OVERLAP_BYTES
         flags = Flag.PROPOSED | (Flag.WRITTEN if is_small else 0) | priority << PRIORITY_SHIFT
-        mark = self._mark if self._mark is not None else self._get_mark()
         if is_small:
             _write(addresses, sources)
         request = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags, tag=tag)
@@ -301,8 +355,8 @@ class BlockConnection(FrameChannel):
         if any(states):
             unused = [place for place, state in zip(places, states, strict=True) if state]
             spares[:0] = unused
-        if not is_small:
-            mark[0] = tag
+        if not is_small and self._pins is not None:
+            self._pins.set_mark(tag)
         return states
 
     def _put_asked(
@@ -336,7 +390,7 @@ class BlockConnection(FrameChannel):
     @property
     def owes(self) -> bool:
         """Whether there is something to tell."""
-        return bool(self._released or self._owed)
+        return bool(self._released or self._owed or self._used)
 
     def close(self) -> None:
         """The mover forgets what was lent here; what views show stays pinned until they are gone.
@@ -347,7 +401,8 @@ class BlockConnection(FrameChannel):
 
     def _end_lease(self, tag: int) -> None:
         """The last view of a lookup is gone. Called by any thread."""
-        self._released.append(tag)
+        if self._pins is None or not self._pins.let_go(tag):
+            self._released.append(tag)
         if self._is_closing and not self._leases:
             self.socket.close()
 
@@ -362,6 +417,9 @@ class BlockConnection(FrameChannel):
         if count:
             tags = [self._released.popleft() for _ in range(count)]
             owed += pack_frame(Op.RELEASE, struct.pack(f"<{count}I", *tags), count=count)
+        if self._used:
+            used, self._used = self._used, []
+            owed += pack_request(Op.USED, [key for keys in used for key in keys])
         return owed
 
     def _addresses(self, places: Sequence[int], *, write: bool = False) -> list[int]:
@@ -379,24 +437,27 @@ class BlockConnection(FrameChannel):
             for descriptor in descriptors:
                 os.close(descriptor)
             raise Corrupt(f"The mover did not hand slab {number} over.")
-        size_bytes = int.from_bytes(self.buffer[at : at + 8], "little")
-        self.slabs.add(number, descriptors, size_bytes)
+        self.slabs.add(number, descriptors, MAPPED_SIZES.unpack_from(self.buffer, at)[0])
 
-    def _get_mark(self) -> memoryview:
+    def open_words(self) -> None:
+        """Gets the memory in which this connection says what it reads and has written, and the
+        board. Once, before anything else is asked."""
+        can_pin = register_for_barriers()
         self.send(pack_frame(Op.MARK))
         _, at, descriptors = self._receive_descriptors()
         try:
-            if len(descriptors) != 2:
-                raise Corrupt("The mover did not hand a mark over.")
-            size_bytes = int.from_bytes(self.buffer[at : at + 8], "little")
-            self._mark = memoryview(mmap.mmap(descriptors[1], size_bytes)).cast("Q")
+            pins_bytes, board_bytes = MAPPED_SIZES.unpack_from(self.buffer, at)
+            if len(descriptors) != 2 or pins_bytes != PIN_BYTES:
+                raise Corrupt("The mover did not hand its pins over.")
+            self._pins = Pins(descriptors[0])
+            if board_bytes and can_pin:
+                self._board = self.slabs.open_board(descriptors[1], board_bytes)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        return self._mark
 
     def _receive_descriptors(self) -> tuple[Head, int, list[int]]:
-        size = HEAD.size + 8
+        size = HEAD.size + MAPPED_SIZES.size
         try:
             body, descriptors, _, _ = socket.recv_fds(self.socket, size, 2)
         except BlockingIOError as error:

@@ -15,14 +15,16 @@ answer is answered in order, with the same tag. Pure; every length is checked be
     EVICT      keys, or a space          STATES: whether each was dropped; for a space the count
     DAMAGED    keys                      (no answer) bytes that did not match their digest
     MAP        tag: number of a slab     MAPPED, with two descriptors: to read, to write
-    MARK       nothing                   MAPPED, with two descriptors: of the connection's mark
+    MARK       nothing                   MAPPED, with two descriptors: of the connection's mark and
+                                         pins, and of the board (size 0: there is none)
+    USED       keys                      (no answer) blocks that were found on the board
     COUNT      nothing                   COUNTED: JSON of the counts
     FETCH      keys (TCP)                FOUND as above, then the bytes of those found; in batches
     SEND       keys, entries, digests    STORED, then the bytes of those wanted; then STATES
 
-An entry is a place and a size; a place is the number of a slab and an offset in it. The mark is an
-integer of 64 bits in shared memory: the application writes the tag of a STORE there when its blocks
-are written, in place of a FILLED.
+An entry is a place and a size; a place is the number of a slab and an offset in it. MAPPED brings
+two sizes of 64 bits. Mark, pins and board: `schema/block_board.py`. The application writes the tag
+of a STORE to the mark when its blocks are written, in place of a FILLED.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ CHOICES = 2
 HEAD = struct.Struct("<IBBHII")
 ENTRY = struct.Struct("<QI")
 PLACE = struct.Struct("<Q")
+MAPPED_SIZES = struct.Struct("<QQ")
 _COUNTS = struct.Struct("<II")
 OFFSET_BITS = 40
 NOWHERE = ENTRY.pack((1 << 64) - 1, 0)
@@ -82,6 +85,7 @@ class Op(IntEnum):
     FETCH = 11
     SEND = 12
     MARK = 13
+    USED = 14
     FOUND = 65
     STORED = 66
     STATES = 67

@@ -51,6 +51,7 @@ class Desk:
             Op.EXISTS: self._exists,
             Op.EVICT: self._evict,
             Op.DAMAGED: self._damaged,
+            Op.USED: self._used,
             Op.COUNT: self._count,
         }
 
@@ -169,6 +170,11 @@ class Desk:
         one that writes into its own copy must not empty the cache."""
         keys, _ = split_keys(buffer, at, head)
         self.store.drop_damaged(keys)
+        return b""
+
+    def _used(self, buffer: Buffer, at: int, head: Head) -> bytes:
+        keys, _ = split_keys(buffer, at, head)
+        self.store.note_uses(keys)
         return b""
 
     def _count(self, buffer: Buffer, at: int, head: Head) -> bytes:

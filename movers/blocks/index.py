@@ -44,11 +44,15 @@ class BlockIndex:
         as a use."""
         get = self.entries.get
         found = b"".join([get(key, NOWHERE) for key in keys])
+        self.note(keys)
+        return found
+
+    def note(self, keys: Sequence[bytes]) -> None:
+        """A use of these blocks. Unknown ones are ignored."""
         self._noted.append(keys)
         self.lookups += 1
         if len(self._noted) > NOTED_MAX:
             self.count_uses()
-        return found
 
     def add(self, keys: Sequence[bytes], entries: Sequence[bytes], priority: int) -> None:
         """New blocks, which count as just used."""
@@ -100,7 +104,7 @@ class BlockIndex:
         return all(self.entries[key][5:8] not in slabs for key in half)
 
     def victims(self, count: int, pinned: frozenset[bytes], slots: frozenset[bytes]) -> list[bytes]:
-        """At most `count` keys in the order of the policy. `pinned`: entries that must stay;
+        """At most `count` keys in the order of the policy. `pinned`: places that must stay;
         `slots`: the beginnings of the places that help (the last three bytes: the slab)."""
         self.count_uses()
         pick = self.entries
@@ -109,7 +113,7 @@ class BlockIndex:
             (key, level, at)
             for level in sorted(self._recent)
             for at, key in enumerate(self._recent[level])
-            if (entry := pick[key]) not in pinned and entry[5:8] in slots
+            if (place := pick[key][:8]) not in pinned and place[5:8] in slots
         )
         occupants = [
             Occupant(key, 0, at, self._uses[key], level) for key, level, at in islice(free, window)

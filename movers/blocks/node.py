@@ -57,3 +57,4 @@ class NodeBlocks:
         if self._server is not None:
             self._server.close()
         self._keeper.close()
+        self._store.close()

@@ -60,6 +60,7 @@ class BlockRoom:
         """Whether there are more slots now than there were."""
         with self._making:
             with self._state.lock:
+                self._state.free_retired()
                 if self._state.slabs.free_slots(slot_bytes):
                     return True
             return (
@@ -103,7 +104,8 @@ class BlockRoom:
             slab = slabs.slab_of(index.entries[keys[0]])
             is_other = slab.slot_bytes != slot_bytes <= slab.segment.capacity_bytes
             is_whole = len(keys) + free[number] == slab.slots
-            if is_other and is_whole and not any(index.entries[key] in pinned for key in keys):
+            is_read = any(index.entries[key][:8] in pinned for key in keys)
+            if is_other and is_whole and not is_read:
                 return keys
         return []
 
@@ -119,7 +121,7 @@ class BlockRoom:
             gone = [
                 key
                 for key, entry in chosen.items()
-                if entry not in pinned and state.index.entries.get(key) == entry
+                if entry[:8] not in pinned and state.index.entries.get(key) == entry
             ]
             state.remove(gone)
             state.free_retired()

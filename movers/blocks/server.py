@@ -23,8 +23,10 @@ from tensorcast.movers.blocks.store import BlockStore
 from tensorcast.movers.memory.handover import close_all
 from tensorcast.movers.sockets import check_actor, check_peer, listen_at
 from tensorcast.movers.transports.tcp.sockets import limit_calls, receive, shut_down
+from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
     HEAD,
+    MAPPED_SIZES,
     OPENING,
     Head,
     Op,
@@ -192,31 +194,35 @@ class _Conversation:
         return buffer, len(rest)
 
     def _hand_over(self, head: Head) -> None:
-        """Descriptors of a slab, or of the mark: one to read, one to write."""
+        """Descriptors of a slab, to read and to write; or of pins and board."""
         fds: list[int] = []
         try:
-            size = self._make_mark(fds) if head.op == Op.MARK else self._open_slab(head.tag, fds)
-            frame = pack_frame(Op.MAPPED, size.to_bytes(8, "little"), tag=head.tag)
+            sizes = self._open_words(fds) if head.op == Op.MARK else self._open_slab(head.tag, fds)
+            frame = pack_frame(Op.MAPPED, MAPPED_SIZES.pack(*sizes), tag=head.tag)
             socket.send_fds(self._socket, [frame], fds)
         finally:
             close_all(fds)
 
-    def _open_slab(self, number: int, fds: list[int]) -> int:
+    def _open_slab(self, number: int, fds: list[int]) -> tuple[int, int]:
         slab = self._desk.store.slab(number)
         if slab is None:
             raise Corrupt(f"There is no slab {number}.")
         fds.append(slab.segment.open_read_only())
         fds.append(slab.segment.open_writable())
-        return slab.segment.capacity_bytes
+        return slab.segment.capacity_bytes, slab.segment.capacity_bytes
 
-    def _make_mark(self, fds: list[int]) -> int:
-        """A page of its own for each connection: it goes with it."""
-        session = self._desk.session
-        if session.mark is not None:
-            raise Corrupt("A connection asks for its mark twice.")
-        fd = os.memfd_create("kv-mark", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fds += [fd, os.dup(fd)]
-        os.ftruncate(fd, mmap.PAGESIZE)
+    def _open_words(self, fds: list[int]) -> tuple[int, int]:
+        """Memory of its own for each connection, which goes with it, and the board."""
+        session, board = self._desk.session, self._desk.store.state.board
+        if session.words is not None:
+            raise Corrupt("A connection asks for its pins twice.")
+        fd = os.memfd_create("kv-pins", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fds.append(fd)
+        os.ftruncate(fd, PIN_BYTES)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        session.mark = memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
-        return mmap.PAGESIZE
+        session.words = memoryview(mmap.mmap(fd, PIN_BYTES)).cast("Q")
+        if board.fd < 0:
+            fds.append(os.dup(fd))
+            return PIN_BYTES, 0
+        fds.append(board.open_read_only())
+        return PIN_BYTES, board.size_bytes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tensorcast.schema.block_board import MARK, PINS, PINS_FIRST, PINS_USED
+from tensorcast.schema.block_wire import ENTRY, PLACE, entry_places, split_entries
 from tensorcast.schema.errors import Corrupt
 
 LEASES_MAX = 1 << 16
@@ -24,7 +26,8 @@ class Session:
     """All of it ends with the connection. Only changed under the store's lock.
 
     `leases`: by tag, the entries that may not be overwritten; `lent`: empty slots by place, and
-    their size; `batches`: by tag. `mark`: memory that the application shares.
+    their size; `batches`: by tag. `words`: memory in which the application says what it has
+    written, and what it reads (`schema/block_board.py`).
     """
 
     def __init__(self, actor: str) -> None:
@@ -33,12 +36,24 @@ class Session:
         self.lent: dict[bytes, int] = {}
         self.lent_bytes = 0
         self.batches: dict[int, Batch] = {}
-        self.mark: memoryview | None = None
+        self.words: memoryview | None = None
 
     def ended(self) -> list[int]:
         """The tags of the batches that the application has marked as written."""
-        mark = self.mark[0] if self.mark is not None else 0
+        mark = self.words[MARK] if self.words is not None else 0
         return [tag for tag, batch in self.batches.items() if batch.has_mark and tag <= mark]
+
+    def places_read(self) -> set[bytes]:
+        """The places that may not be overwritten."""
+        found: set[bytes] = set()
+        for body in self.leases.values():
+            count = len(body) // ENTRY.size
+            found.update(entry_places(split_entries(body, 0, count, len(body))))
+        if self.words is not None:
+            used = min(self.words[PINS_USED], PINS)
+            pins = bytes(self.words[PINS_FIRST : PINS_FIRST + used])
+            found.update(pins[at : at + PLACE.size] for at in range(0, len(pins), PLACE.size))
+        return found
 
     def lend(self, places: Sequence[bytes], slot_bytes: int) -> None:
         """These slots are the connection's to write."""

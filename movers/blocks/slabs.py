@@ -73,10 +73,12 @@ class Slabs:
 
     def give(self, places: Sequence[bytes]) -> None:
         """Slots that are free again."""
-        groups: dict[int, list[bytes]] = {}
+        slabs = self._slabs
+        groups: dict[bytes, list[bytes]] = {}
         for place in reversed(places):
-            groups.setdefault(self.slab_of(place).slot_bytes, []).append(place)
-        for slot_bytes, found in groups.items():
+            groups.setdefault(place[5:8], []).append(place)
+        for number, found in groups.items():
+            slot_bytes = slabs[int.from_bytes(number, "little")].slot_bytes
             self._free.setdefault(slot_bytes, []).extend(found)
 
     def slab_of(self, place: bytes) -> Slab:

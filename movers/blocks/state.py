@@ -8,25 +8,29 @@ from collections.abc import Sequence
 
 import xxhash
 
+from tensorcast.movers.blocks.board import BlockBoard
 from tensorcast.movers.blocks.index import BlockIndex
 from tensorcast.movers.blocks.session import Session
 from tensorcast.movers.blocks.slabs import Slabs
-from tensorcast.schema.block_wire import NOWHERE, split_entries
+from tensorcast.schema.block_wire import NOWHERE, PLACE
+
+_NO_PLACES = frozenset((NOWHERE[: PLACE.size], bytes(PLACE.size)))
 
 
 class BlockState:
     """Slabs, index and sessions. Every method but `hash` needs `lock`.
 
     `writing`: the keys between the begin and the end of their batch, and who writes them.
-    `retired`: entries that are in no index any more, but that somebody reads. `unhashed`: keys
+    `retired`: places that are in no index any more, but that somebody reads. `unhashed`: keys
     that came without a digest. `written` wakes those who wait for a block that is being written.
     """
 
-    def __init__(self, slabs: Slabs, index: BlockIndex) -> None:
+    def __init__(self, slabs: Slabs, index: BlockIndex, board: BlockBoard) -> None:
         self.lock = threading.Lock()
         self.written = threading.Condition(self.lock)
         self.slabs = slabs
         self.index = index
+        self.board = board
         self.sessions: set[Session] = set()
         self.writing: dict[bytes, Session] = {}
         self.retired: set[bytes] = set()
@@ -39,19 +43,19 @@ class BlockState:
         return self.commits + self.index.lookups
 
     def pinned(self) -> frozenset[bytes]:
-        """The entries that somebody reads."""
+        """The places that somebody reads."""
         found: set[bytes] = set()
         for session in self.sessions:
-            for body in session.leases.values():
-                found.update(split_entries(body, 0, len(body) // len(NOWHERE), len(body)))
-        return frozenset(found)
+            found |= session.places_read()
+        return frozenset(found - _NO_PLACES)
 
     def remove(self, keys: Sequence[bytes]) -> None:
         """Takes blocks out of the index. What somebody reads is freed when he has ended."""
-        entries = [self.index.remove(key) for key in keys]
-        pinned = self.pinned()
-        self.retired.update(entry for entry in entries if entry in pinned)
-        self.slabs.give([entry[:8] for entry in entries if entry not in pinned])
+        places = [self.index.remove(key)[:8] for key in keys]
+        self.board.remove(keys)
+        pinned = self.pinned()  # only now: nobody can find them any more
+        self.retired.update(place for place in places if place in pinned)
+        self.slabs.give([place for place in places if place not in pinned])
 
     def free_retired(self) -> None:
         """Frees what nobody reads any more."""
@@ -59,7 +63,7 @@ class BlockState:
             return
         free = self.retired - self.pinned()
         self.retired -= free
-        self.slabs.give([entry[:8] for entry in sorted(free)])
+        self.slabs.give(sorted(free))
 
     def stop_writing(self, keys: Sequence[bytes]) -> None:
         """These keys are no longer being written."""

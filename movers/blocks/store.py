@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tensorcast.movers.blocks.base import BlockReporter, BlockSpill
+from tensorcast.movers.blocks.board import BlockBoard
 from tensorcast.movers.blocks.index import BlockIndex
 from tensorcast.movers.blocks.room import BlockRoom
 from tensorcast.movers.blocks.session import LEASES_MAX, Batch, Session
@@ -78,7 +79,9 @@ class BlockStore:
         reporter: BlockReporter,
         spill: BlockSpill,
     ) -> None:
-        self.state = BlockState(Slabs(pool, capacity_bytes), BlockIndex(policy))
+        self.state = BlockState(
+            Slabs(pool, capacity_bytes), BlockIndex(policy), BlockBoard(capacity_bytes)
+        )
         self.room = BlockRoom(self.state, reporter, spill)
         self._reporter = reporter
         self._spill = spill
@@ -205,6 +208,15 @@ class BlockStore:
                     self._spill.write(key, digest, memory)
         self.release(session, list(session.leases))
 
+    def note_uses(self, keys: Sequence[bytes]) -> None:
+        """Blocks that somebody found on the board: that was a use too."""
+        with self.state.lock:
+            self.state.index.note(keys)
+
+    def close(self) -> None:
+        """Gives the board up; the slabs are the pool's."""
+        self.state.board.close()
+
     def memory(self, entry: bytes) -> memoryview:
         """The bytes of a block that the caller has pinned or is writing. Release the view soon."""
         return self.state.slabs.memory(entry)
@@ -322,9 +334,10 @@ class BlockStore:
                 self._end(session, tag)
 
     def collect(self) -> None:
-        """Ends all batches that their writers have marked."""
+        """Ends all batches that their writers have marked, and frees what is read no more."""
         with self.state.lock:
             self._collect(*self.state.sessions)
+            self.state.free_retired()
 
     def is_busy(self) -> bool:
         """Whether blocks are being written, or wait for their digests."""
@@ -350,6 +363,7 @@ class BlockStore:
         """Makes written blocks readable. Under the lock."""
         state = self.state
         state.index.add(keys, entries, priority)
+        state.board.add(keys, entries)
         if digests:
             state.index.digests.update(zip(keys, digests, strict=True))
         else:
@@ -431,12 +445,13 @@ class BlockStore:
         state = self.state
         with state.lock:
             self._collect(*state.sessions)
+            state.free_retired()
             return BlockStats(
                 blocks=len(state.index.entries),
                 slab_bytes=state.slabs.held_bytes,
                 free_bytes=state.slabs.free_bytes(),
                 sessions=len(state.sessions),
-                pinned=len(state.pinned() - {NOWHERE}),
+                pinned=len(state.pinned()),
                 retired=len(state.retired),
                 writing=len(state.writing),
                 lent=sum(len(session.lent) for session in state.sessions),

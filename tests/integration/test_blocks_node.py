@@ -324,8 +324,8 @@ def test_a_client_that_speaks_nonsense_is_cut_off(node: BlockNode, client: Block
         while other.recv(1 << 16):
             pass
     check(client, [1])
-    # The client's, the keeper's and the room's.
-    wait_until(lambda: counts(client)["sessions"] == 3)
+    # The client's two, the keeper's and the room's.
+    wait_until(lambda: counts(client)["sessions"] == 4)
 
 
 @pytest.mark.parametrize(
