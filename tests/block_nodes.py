@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.block_wire import MAGIC
-from tensorcast.schema.blocks import pack_keys
+from tensorcast.schema.blocks import BlockPut, pack_keys
 from tensorcast.schema.ids import NodeId, Tier
 
 KIB = 1 << 10
@@ -176,3 +176,21 @@ def content_of(number: int, size: int = 64 * KIB) -> bytes:
 def counts(client: Blocks) -> dict[str, int]:
     """The mover's counts."""
     return msgspec.json.decode(client.count(), type=dict[str, int])
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if is_true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("It did not come about.")
+
+
+def put(client: Blocks, numbers, size: int = 64 * KIB, **more) -> list[BlockPut]:
+    return client.put(keys_for(numbers), [content_of(n, size) for n in numbers], **more)
+
+
+def check(client: Blocks, numbers, size: int = 64 * KIB) -> None:
+    views = client.get(keys_for(numbers))
+    assert all(view is not None for view in views)
+    assert all(bytes(v) == content_of(n, size) for v, n in zip(views, numbers, strict=True))

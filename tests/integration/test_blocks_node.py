@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,14 +17,15 @@ from block_nodes import (
     KIB,
     MIB,
     BlockNode,
-    MemorySpill,
     block_node,
+    check,
     content_of,
     counts,
     keys_for,
+    put,
+    wait_until,
 )
 from tensorcast.client.blocks import Blocks
-from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.schema.block_wire import (
     ENTRY,
     Flag,
@@ -51,24 +52,6 @@ def node() -> Iterator[BlockNode]:
 @pytest.fixture
 def client(node: BlockNode) -> Blocks:
     return node.connect()
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("It did not come about.")
-
-
-def put(client: Blocks, numbers, size: int = 64 * KIB, **more) -> list[BlockPut]:
-    return client.put(keys_for(numbers), [content_of(n, size) for n in numbers], **more)
-
-
-def check(client: Blocks, numbers, size: int = 64 * KIB) -> None:
-    views = client.get(keys_for(numbers))
-    assert all(view is not None for view in views)
-    assert all(bytes(v) == content_of(n, size) for v, n in zip(views, numbers, strict=True))
 
 
 # ---- put and get -------------------------------------------------------------------------------
@@ -348,109 +331,6 @@ def test_without_a_mover_it_is_said_what_to_do(tmp_path):
     client = Blocks(str(tmp_path / "nothing.sock"), "n1", "test", "user:ada@test")
     with pytest.raises(Unavailable, match="tcctl up"):
         client.get(keys_for([1]))
-
-
-# ---- room --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("policy", BlockPolicy)
-def test_a_full_node_gives_up_blocks_and_never_passes_its_budget(policy: BlockPolicy):
-    with block_node(capacity=8 * MIB, policy=policy) as node:
-        client = node.connect()
-        for first in range(0, 600, 20):
-            assert put(client, range(first, first + 20)) == [STORED] * 20
-            stats = counts(client)
-            assert stats["slab_bytes"] <= 8 * MIB
-            assert node.pool.stats().used_bytes <= 8 * MIB
-        held = client.exists(keys_for(range(600)))
-        assert 60 < sum(held) <= 128
-        assert held[-20:] == [True] * 20
-        assert set(node.told.held[Tier.DRAM]) == {
-            key for key, is_held in zip(keys_for(range(600)), held, strict=True) if is_held
-        }
-
-
-def test_lru_keeps_what_is_used():
-    with block_node(capacity=8 * MIB) as node:
-        client = node.connect()
-        put(client, range(10))
-        for first in range(100, 700, 20):
-            put(client, range(first, first + 20))
-            assert all(view is not None for view in client.get(keys_for(range(10))))
-
-
-def test_lfu_keeps_what_was_used_often():
-    with block_node(capacity=8 * MIB, policy=BlockPolicy.LFU) as node:
-        client = node.connect()
-        put(client, range(10))
-        for _ in range(10):
-            client.get(keys_for(range(10)))
-        for first in range(100, 400, 20):
-            put(client, range(first, first + 20))
-        assert all(client.exists(keys_for(range(10))))
-
-
-def test_priority_keeps_what_is_dear():
-    with block_node(capacity=8 * MIB, policy=BlockPolicy.PRIORITY) as node:
-        client = node.connect()
-        put(client, range(20), priority=9)
-        for first in range(100, 700, 20):
-            put(client, range(first, first + 20), priority=1)
-        assert all(client.exists(keys_for(range(20))))
-
-
-def test_what_finds_no_room_is_rejected_alone():
-    with block_node(capacity=4 * MIB) as node:
-        client = node.connect()
-        put(client, range(3), MIB)
-        views = client.get(keys_for(range(3)))
-        found = put(client, range(10, 14), MIB)
-        assert STORED in found
-        assert REJECTED in found
-        assert put(client, [50], 5 * MIB) == [REJECTED]
-        assert [bytes(v) for v in views] == [content_of(n, MIB) for n in range(3)]
-        del views
-        client.get([])
-        wait_until(lambda: put(client, range(20, 22), MIB) == [STORED] * 2)
-
-
-def test_slabs_go_to_the_sizes_that_need_them():
-    with block_node(capacity=16 * MIB) as node:
-        client = node.connect()
-        put(client, range(300), 64 * KIB)
-        for first in range(1000, 1040, 2):
-            assert put(client, range(first, first + 2), MIB) == [STORED] * 2
-        assert put(client, range(2000, 2100), 4 * KIB) == [STORED] * 100
-        assert counts(client)["slab_bytes"] <= 16 * MIB
-        assert sum(client.exists(keys_for(range(1000, 1040)))) > 4
-
-
-def test_what_does_not_fit_goes_to_disk_and_comes_back():
-    spill = MemorySpill()
-    with block_node(capacity=8 * MIB, spill=spill) as node:
-        client = node.connect()
-        for first in range(0, 400, 20):
-            put(client, range(first, first + 20))
-        assert len(spill.blocks) > 250
-        assert all(client.exists(keys_for(range(400))))
-        for first in range(0, 400, 20):
-            check(client, range(first, first + 20))
-        assert counts(client)["slab_bytes"] <= 8 * MIB
-        assert client.evict(keys_for(range(400))) == 400
-        assert not spill.blocks
-
-
-def test_a_damaged_block_on_disk_is_not_there():
-    spill = MemorySpill()
-    with block_node(capacity=4 * MIB, spill=spill) as node:
-        client = node.connect()
-        for first in range(0, 200, 20):
-            put(client, range(first, first + 20))
-        key = next(key for key in keys_for(range(200)) if key not in node.told.held[Tier.DRAM])
-        digest, content = spill.blocks[key]
-        spill.blocks[key] = (digest, b"\xff" + content[1:])
-        assert client.get([key]) == [None]
-        assert client.exists([key]) == [False]
 
 
 # ---- digests -----------------------------------------------------------------------------------
