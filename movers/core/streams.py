@@ -16,6 +16,9 @@ STREAMS_MAX: Final = 16
 CPU_STREAMS_MAX: Final = 4
 """Connections to one peer that only CPUs hold back."""
 
+CPU_RATE_MIN: Final = 400 << 20
+"""Bytes a second that one CPU copies and checks with ease."""
+
 GAIN_MIN: Final = 1.15
 """A doubling that made the pull less faster than this was the last one."""
 
@@ -54,10 +57,13 @@ def useful_streams(path: Path, rate: float, cores: int) -> int:
     Windows: bandwidth is at most window / round trip (RFC 7323, 1.1). Losses: loss-based control
     slows down with each of them, so its rate is near 1 / (rtt * sqrt(loss)) (Mathis et al., 1997)
     and several connections share the loss. Otherwise one CPU at each end is the limit, and on one
-    machine the ends share them.
+    machine the ends share them; where the network is slower than that, a second connection only
+    mixes the order in which chunks come, and who pulls from us while we fill waits for that.
     """
     if path.is_lossy or rate * path.rtt_s > path.window_bytes / 2:
         return STREAMS_MAX
+    if rate < CPU_RATE_MIN:
+        return 1
     by_cores = cores // 2 if path.is_local else cores
     return max(1, min(CPU_STREAMS_MAX, by_cores))
 

@@ -23,12 +23,13 @@ NEAR_LOSSY = Path(rtt_s=2e-4, loss=0.01, window_bytes=16 << 20, is_local=False)
         (LOOPBACK, 5e9, 2, 1),
         (LOOPBACK, 5e9, 1, 1),
         (LOOPBACK, 5e9, 64, CPU_STREAMS_MAX),
-        (LAN, 1.2e8, 2, 2),
+        (LAN, 1.2e8, 2, 1),
+        (LAN, 1.2e9, 2, 2),
         (LAN, 5e9, 64, CPU_STREAMS_MAX),
-        (LONG, 5e7, 4, 4),
+        (LONG, 5e7, 4, 1),
         (LONG, 1.5e8, 4, STREAMS_MAX),
         (LOSSY, 1e6, 2, STREAMS_MAX),
-        (NEAR_LOSSY, 1e8, 2, 2),
+        (NEAR_LOSSY, 1e8, 2, 1),
     ],
 )
 def test_connections_that_can_help(path, rate, cores, useful):
@@ -43,8 +44,9 @@ def tries(*pairs):
     ("seen", "path", "cores", "wanted"),
     [
         (tries((1, 5e9)), LOOPBACK, 2, 1),
-        (tries((1, 1e8)), LAN, 8, 2),
-        (tries((1, 1e8), (2, 1.05e8)), LAN, 8, 2),
+        (tries((1, 1e8)), LAN, 8, 1),
+        (tries((1, 1e9)), LAN, 8, 2),
+        (tries((1, 1e9), (2, 1.05e9)), LAN, 8, 2),
         (tries((1, 1e9), (2, 1.9e9)), LAN, 8, 4),
         (tries((1, 1e9), (2, 1.9e9), (4, 3e9)), LAN, 8, 4),
         (tries((1, 1e6), (2, 2e6), (4, 4e6), (8, 8e6)), LOSSY, 2, 16),
