@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import xxhash
 
 from tensorcast.client.blocks_buffers import flat_views, shape_views, write_staged
-from tensorcast.client.blocks_memory import EVERYTHING
+from tensorcast.client.blocks_memory import EVERYTHING, WITHOUT_GIL_BYTES, copy_block
 from tensorcast.client.blocks_pool import BlockConnections
 from tensorcast.client.blocks_socket import BlockConnection, Found
 from tensorcast.client.blocks_tcp import BlockPeers
@@ -392,7 +392,10 @@ def copy_found(found: Found, targets: Sequence[memoryview], first: int) -> list[
             target = targets[at]
             if target.nbytes != size:
                 check_size(at, size, target)
-            target[:] = everything[address : address + size]
+            if size < WITHOUT_GIL_BYTES:
+                target[:] = everything[address : address + size]
+            else:
+                copy_block(target, everything[address : address + size])
         else:
             absent.append(at - first)
         at += 1

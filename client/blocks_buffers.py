@@ -6,7 +6,6 @@ is loaded already.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import warnings
 from collections.abc import Sequence
@@ -114,8 +113,3 @@ def shape_views(
             flat = torch.frombuffer(view, dtype=dtype)
             found.append(flat.view(shape) if shape is not None else flat)
     return found
-
-
-def address_of(view: memoryview) -> int:
-    """Where a writable view lies in memory."""
-    return ctypes.addressof(ctypes.c_ubyte.from_buffer(view))

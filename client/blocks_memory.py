@@ -22,6 +22,7 @@ from tensorcast.schema.errors import OutOfCapacity
 ADDRESS_BITS: Final = 47
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 MAP_POPULATE: Final = getattr(mmap, "MAP_POPULATE", 0x8000)
+WITHOUT_GIL_BYTES: Final = 256 << 10
 _ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,9 +36,6 @@ _libc.mmap.argtypes = (
     ctypes.c_long,
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-copy_memory = ctypes.memmove
-"""(target address, source address, bytes): copies without the GIL."""
-
 _Everything = ctypes.c_ubyte * (1 << ADDRESS_BITS)
 
 
@@ -56,6 +54,14 @@ def whole_memory(keep: object = None) -> memoryview:
 
 
 EVERYTHING: Final = whole_memory()
+
+
+def copy_block(target: memoryview, source: memoryview) -> None:
+    """Copies a block of WITHOUT_GIL_BYTES or more: without the GIL, so that other threads of the
+    application go on. (A smaller one is quicker copied than the GIL is had back.)"""
+    import numpy as np
+
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 class _Slab:

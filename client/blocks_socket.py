@@ -16,7 +16,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tensorcast.client.blocks_board import SCRATCH, Board, Pins, register_for_barriers
-from tensorcast.client.blocks_memory import EVERYTHING, Leases, Slabs
+from tensorcast.client.blocks_memory import (
+    EVERYTHING,
+    WITHOUT_GIL_BYTES,
+    Leases,
+    Slabs,
+    copy_block,
+)
 from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
     ENTRY,
@@ -473,4 +479,8 @@ class BlockConnection(FrameChannel):
 def _write(addresses: Sequence[int], sources: Sequence[memoryview]) -> None:
     everything = EVERYTHING
     for address, source in zip(addresses, sources, strict=True):
-        everything[address : address + source.nbytes] = source
+        size = source.nbytes
+        if size < WITHOUT_GIL_BYTES:
+            everything[address : address + size] = source
+        else:
+            copy_block(everything[address : address + size], source)

@@ -142,17 +142,6 @@ class BlockNode:
 
 
 @contextmanager
-def block_nodes(**options) -> Iterator[list[BlockNode]]:
-    """Makes nodes as they are asked for: call `.append(BlockNode(...))` on the list."""
-    nodes: list[BlockNode] = []
-    try:
-        yield nodes
-    finally:
-        for node in nodes:
-            node.close()
-
-
-@contextmanager
 def block_node(**options) -> Iterator[BlockNode]:
     """One node in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="tc-kv-") as folder:
