@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -33,6 +34,7 @@ SEED = 20261130
 
 def main() -> int:
     """The exit code is 0 also when goals are missed: the table tells."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # contenders end in good order
     arguments = parse_arguments()
     cache = Path(os.environ.get("TENSORCAST_BENCH_CACHE") or ROOT / ".cache" / "bench")
     environments = Environments(cache)
@@ -123,4 +125,7 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -9,17 +9,19 @@ from contenders.shares import Way
 from harness.processes import tree_cpu_seconds
 
 SLACK_BYTES = 512 << 20
+OTHER_SHARE = 0.7
 
 
 class OneNode(Way):
     """Both sides are clients of the same mover."""
 
     version = VERSION
+    slack_bytes = SLACK_BYTES
 
     @classmethod
     def serve(cls, options):
         largest = max(about["size"] for about in options["works"].values())
-        room = largest + largest // 8 + SLACK_BYTES
+        room = largest + largest // 8 + cls.slack_bytes
         cluster = Cluster(options["folder"], nodes=1, dram_bytes=room)
         return cluster, {**cluster.describe(), "root": os.getpid()}
 
@@ -44,6 +46,21 @@ class OneNode(Way):
 
     def close(self):
         self.client.close()
+
+
+class OneNodeFresh(OneNode):
+    """The node has no memory that was used before, as after its start. A put of another size just
+    before makes it give back what it kept, and what that put leaves does not fit."""
+
+    slack_bytes = 16 << 20
+
+    def prepare(self, work, tensors):
+        made = super().prepare(work, tensors)
+        count = max(1, int(len(made) * OTHER_SHARE))
+        other = self.client.put(dict(list(made.items())[:count]))
+        self.client.api.remove_artifact(other.id, force=True)
+        self.settle()
+        return made
 
 
 class OneNodeEmpty(OneNode):

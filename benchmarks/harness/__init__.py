@@ -7,6 +7,7 @@
     rounds      the turns of one suite: seeded order, bytes checked, samples out
     results     samples, statistics, JSON      goals   the table of goals and whether they are met
     report      Markdown                       picture SVG
+    guard       whatever ends a run, nothing of it stays
     install     the environments of the peers  machine what it ran on
 
 `remote`, `worker`, `memory` and `processes` import nothing but the standard library: they run in

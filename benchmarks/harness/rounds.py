@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 import signal
-import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import machine
 from harness.catalog import Contender, Suite, Work
+from harness.guard import VARIABLE, guarded_folder
 from harness.install import Environments
 from harness.memory import clear, compare, create_memory, fill, map_memory
 from harness.processes import kill_tree, signal_tree, tree_cpu_seconds
@@ -48,7 +48,11 @@ class Player:
         self.remote = Remote(
             contender.worker,
             python=environments.python(contender.environment),
-            environ=environments.environ(contender.environment) | contender.environ,
+            environ={
+                **environments.environ(contender.environment),
+                **contender.environ,
+                VARIABLE: str(stage.folder),
+            },
             descriptors=(stage.source_fd, stage.target_fd),
             log=str(stage.folder / f"{_file_name(contender.name)}.log"),
         )
@@ -136,9 +140,8 @@ def run_suite(
         not_run=[NotRun(contender=name, why=why) for name, why in suite.unlisted],
     )
     logs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tensorcast-bench-") as folder:
-        Path(folder).chmod(0o755)
-        stage = Stage(suite, seed, Path(folder))
+    with guarded_folder() as folder:
+        stage = Stage(suite, seed, folder)
         players: list[Player] = []
         try:
             for contender in suite.contenders:
@@ -147,7 +150,7 @@ def run_suite(
         finally:
             for player in reversed(players):
                 player.close()
-            keep_logs(Path(folder), logs)
+            keep_logs(folder, logs)
     return result
 
 

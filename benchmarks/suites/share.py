@@ -59,7 +59,9 @@ def way(module: str, name: str) -> dict[str, object]:
 
 OURS = (
     Contender("tensorcast", "ours", "memory", READER, works=FIRST,
-              options=way("ours_share", "OneNode")),
+              options=way("ours_share", "OneNode"), note="into memory that was used before"),
+    Contender("tensorcast, fresh memory", "ours", "memory", READER, works=("put 1 GiB",),
+              options=way("ours_share", "OneNodeFresh"), note="as the first put of a node"),
     Contender("tensorcast, client.empty", "ours", "memory", READER, works=FIRST,
               options=way("ours_share", "OneNodeEmpty")),
     Contender("tensorcast, 8 GiB", "ours", "memory", READER, works=("get 8 GiB",),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from harness.catalog import Contender, Suite, Work
+from harness.guard import PREFIX, find_marked
 from harness.install import Environments
 from harness.processes import find_tree
 from harness.results import SuiteResult
 from harness.rounds import run_suite
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SIZE = 1 << 20
 WORKS = (
     Work("first", "the first", SIZE, "both"),
@@ -96,7 +102,33 @@ def test_cpu_is_that_of_the_whole_tree_until_all_is_over(tmp_path: Path) -> None
 @pytest.mark.parametrize("worker", ["Sleeper", "Deserter"])
 def test_nothing_is_left_running(tmp_path: Path, worker: str) -> None:
     before = set(find_tree(os.getpid()))
+    here = set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
     works = (Work("nothing", "", SIZE, "nothing", is_compared=False),)
     found = play(tmp_path, contender("a", worker=worker, timeout_s=0.3), rounds=1, works=works)
     assert found.samples == []
     assert set(find_tree(os.getpid())) <= before
+    assert set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) <= here
+
+
+def test_a_harness_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    code = f"""
+import subprocess, sys, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+from harness.guard import guarded_folder
+with guarded_folder() as folder:
+    command = [sys.executable, "-c", "import time; time.sleep(600)", str(folder)]
+    subprocess.Popen(command, start_new_session=True)
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+    harness = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    folder = Path(harness.stdout.readline().strip())
+    assert len(find_marked(str(folder))) == 2  # the guard and the deserter
+    harness.kill()
+    harness.wait()
+    harness.stdout.close()
+    deadline = time.monotonic() + 10
+    while (folder.exists() or find_marked(str(folder))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not folder.exists()
+    assert find_marked(str(folder)) == []
