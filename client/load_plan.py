@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tensorcast.schema.safetensors import Header
 from tensorcast.schema.tensors import DTYPE_BITS, Index, TensorSpec
 from tensorcast.schema.views import Selected, View, byte_ranges, resolve
-from tensorcast.storage.spans import Span, place_after
+from tensorcast.storage.spans import BLOCK_BYTES, Span, place_after
 
 
 class LoadPlan(NamedTuple):
@@ -48,7 +48,7 @@ def plan_load(selected: Sequence[Sequence[Selected]]) -> LoadPlan:
     for items in selected:
         found: list[Span] = []
         for item in sorted(items, key=lambda item: item.spec.offset):
-            target, taken = _place(item, cursor)
+            target, taken = _place(item, cursor, begins_run=not found)
             found += taken
             specs.append(_built(item, target))
             cursor = max(cursor, target + sum(span.size for span in taken))
@@ -58,11 +58,16 @@ def plan_load(selected: Sequence[Sequence[Selected]]) -> LoadPlan:
     return LoadPlan(tuple(spans), tuple(specs), cursor)
 
 
-def _place(item: Selected, cursor: int) -> tuple[int, list[Span]]:
+def _place(item: Selected, cursor: int, *, begins_run: bool) -> tuple[int, list[Span]]:
     ranges = byte_ranges(item)
     if not ranges:
         return 0, []
-    target = place_after(cursor, ranges[0].offset, max(1, DTYPE_BITS[item.spec.dtype] // 8))
+    target = place_after(
+        cursor,
+        ranges[0].offset,
+        max(1, DTYPE_BITS[item.spec.dtype] // 8),
+        begins_run=begins_run or ranges[0].size >= BLOCK_BYTES,
+    )
     found = []
     at = target
     for place in ranges:

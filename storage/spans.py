@@ -34,14 +34,17 @@ class Span(NamedTuple):
 Block = tuple[Span, ...]
 
 
-def place_after(cursor: int, position: int, alignment: int) -> int:
+def place_after(cursor: int, position: int, alignment: int, *, begins_run: bool = False) -> int:
     """Where in memory bytes from `position` of a file go when everything before `cursor` is taken:
     memory and file are aligned alike, so that the disk can write there without a copy. Bytes that
     follow each other in the file follow each other in memory. When the file itself does not keep
-    `alignment`, memory does."""
+    `alignment`, memory does.
+
+    A long run is aligned by blocks: then no two reads share a huge page, which both would clear.
+    """
     if position % alignment:
         return -(-cursor // PAGE_BYTES) * PAGE_BYTES
-    return cursor + (position - cursor) % PAGE_BYTES
+    return cursor + (position - cursor) % (BLOCK_BYTES if begins_run else PAGE_BYTES)
 
 
 def cut_blocks(

@@ -7,7 +7,14 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorcast.storage.spans import PARTS_MAX, Span, cut_blocks, join_spans, place_after
+from tensorcast.storage.spans import (
+    BLOCK_BYTES,
+    PARTS_MAX,
+    Span,
+    cut_blocks,
+    join_spans,
+    place_after,
+)
 
 BLOCK = 64
 GAP = 5
@@ -69,6 +76,13 @@ def test_memory_is_aligned_as_the_file_is(cursor, position):
     assert place >= cursor
     assert place - cursor < 4096
     assert place % 4096 == (position - position % 8) % 4096
+
+
+@given(st.integers(0, 1 << 24), st.integers(0, 1 << 30))
+def test_a_long_run_is_aligned_by_blocks(cursor, position):
+    place = place_after(cursor, position, 1, begins_run=True)
+    assert 0 <= place - cursor < BLOCK_BYTES
+    assert (place - position) % BLOCK_BYTES == 0
 
 
 def test_memory_is_aligned_where_the_file_is_not():
