@@ -29,7 +29,6 @@ from servers import NatsServer
 from soak.watch import Watch, leftovers, look
 from soak.worker import KEYS, WORKERS, WRONG, content_of, key_of
 from tensorcast.movers.core.holdings import PRESENT
-from tensorcast.schema import errors
 from tensorcast.schema.aggregates.artifact import ArtifactStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
@@ -50,11 +49,12 @@ from tensorcast.schema.ids import ArtifactId, Key, LeaseId, NodeId, Tier
 DRAM_BYTES = 20 * MIB
 DISK_BYTES = 120 * MIB
 STEP_S = 0.05
-KILL_S = 1.5
+KILL_S = 2.5
+COMMAND_SHARE = 0.3
 SETTLE_S_MAX = 90.0
 DESCRIPTORS_MAX = 64
 """What a mover has open besides its segments."""
-REFUSALS = frozenset({"gone", *(kind.code for kind in errors.TensorCastError.__subclasses__())})
+CYCLES = ("put", "get", "into", "abort")
 HERE = Path(__file__).resolve().parent
 
 
@@ -65,6 +65,7 @@ class Soak:
         self.dice = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
         self.nats = NatsServer(folder)
         self.nats.start()
         self.nodes = [
@@ -169,8 +170,8 @@ class Soak:
             return None
         artifact = self.dice.choice(sorted(sealed))
         node = NodeId(self.dice.choice(self.nodes).name)
-        kinds = ("replicate", "replicate", "disk", "disk", "remove", "pin", "unpin", "unpin")
-        match self.dice.choice((*kinds, "lease", "release", "key")):
+        kinds = ("replicate", "replicate", "disk", "disk", "remove", "lease", "release", "key")
+        match self.dice.choice((*kinds, "pin", "unpin", "unpin", "unpin")):
             case "replicate":
                 return RequestReplicas(artifact=artifact, nodes=(node,), tier=Tier.DRAM)
             case "disk":
@@ -205,8 +206,9 @@ class Soak:
 
     @property
     def cycles(self) -> int:
-        """What was done; what was refused, or met a mover that was dead, does not count."""
-        return sum(count for what, count in self.done.items() if what not in REFUSALS)
+        """Puts and reads that were carried out. What was refused, met a dead mover, or was asked of
+        the cluster as a whole does not count."""
+        return sum(self.done[what] for what in CYCLES)
 
 
 async def run(soak: Soak, observer: Observer, cycles: int, say=print) -> None:
@@ -214,7 +216,8 @@ async def run(soak: Soak, observer: Observer, cycles: int, say=print) -> None:
     loop, kill_at, told_at = asyncio.get_running_loop(), time.monotonic() + KILL_S, 0
     while soak.cycles < cycles:
         await asyncio.sleep(STEP_S)
-        command = soak.command(observer.follower.view)
+        is_time = soak.dice.random() < COMMAND_SHARE
+        command = soak.command(observer.follower.view) if is_time else None
         if command is not None:
             with suppress(TensorCastError):
                 await observer.execute(command)
@@ -250,7 +253,9 @@ async def check_after(soak: Soak, observer: Observer) -> None:
             await observer.execute(RemoveArtifact(artifact=artifact.id))
     await until(lambda: _is_empty(soak, observer), "what was removed does not go")
     await _check_same(soak, observer)
-    _check_log([event async for event in _events(observer)], await observer.view())
+    events = await observer.events()
+    _check_log(events, await observer.view())
+    soak.events = Counter(event.type for event in events)
 
 
 async def _is_quiet(soak: Soak, observer: Observer) -> bool:
@@ -342,11 +347,6 @@ async def _is_empty(soak: Soak, observer: Observer) -> bool:
     return not view.open_operations
 
 
-async def _events(observer: Observer):
-    for event in await observer.events():
-        yield event
-
-
 def _check_log(events, view: ClusterView) -> None:
     folded = ClusterView()
     for event in events:
@@ -378,6 +378,8 @@ async def soak(cycles: int, seed: int, nodes: int = 2, say=print) -> None:
         assert not watch.breaches, watch.breaches[:5]
         say(f"{world.cycles} cycles in {took_s:.0f} s: {dict(world.done.most_common())}")
         say(f"kills: {dict(world.kills)}; {watch.looks} looks at the memory")
+        told = ("replica.ready", "replica.evicting", "node.pressured", "lease.expired")
+        say(f"events: { {name: world.events[name] for name in told} }")
         for node in world.nodes:
             most, disk = watch.most[node.name], watch.most_disk[node.name]
             say(
