@@ -53,6 +53,8 @@ async def broadcast(mib: int, rate: str, rounds: int, counts: Sequence[int] = (4
         content = Content([mib * MIB])
         made.start("s", *receivers, dram_bytes=(mib + 16) * MIB)
         made.put("s", content)
+        await made.replicate(content, *receivers)  # memory that was never touched is slow
+        await made.forget(content, *receivers)
         times: dict[int, list[float]] = {count: [] for count in (1, *counts)}
         for _ in range(rounds):
             for count, found in times.items():

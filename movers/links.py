@@ -29,7 +29,8 @@ class Links:
         self._target = target
         self._address_of = address_of
         self._links: dict[Life, _Link] = {}
-        self._done: asyncio.Queue[Completion] = asyncio.Queue()
+        self._done: list[Completion] = []
+        self._waiter: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Links:
@@ -77,15 +78,26 @@ class Links:
 
     async def completions(self, timeout_s: float) -> Sequence[Completion]:
         """What has completed; waits for at least one, but not longer than `timeout_s`."""
-        done: list[Completion] = []
-        try:
-            async with asyncio.timeout(timeout_s):
-                done.append(await self._done.get())
-        except TimeoutError:
-            return ()
-        while not self._done.empty():
-            done.append(self._done.get_nowait())
+        if not self._done:
+            # One future and one timer: this happens for every chunk of a relay.
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout_s, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        done, self._done = self._done, []
         return done
+
+    def _add(self, completions: Iterable[Completion]) -> None:
+        self._done.extend(completions)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def _pump(self, life: Life, link: _Link) -> None:
         peer, _ = life
@@ -101,12 +113,13 @@ class Links:
         link.channel = channel
         channel.post(list(link.owed.values()), self._target)
         while True:
-            for completion in await channel.completions():
+            completions = await channel.completions()
+            for completion in completions:
                 if not isinstance(completion, Progressed):
                     link.owed.pop(completion.pull.number, None)
                 if isinstance(completion, Broken):
                     link.is_broken |= completion.fault.kind not in _LACKS
-                self._done.put_nowait(completion)
+            self._add(completions)
 
     async def _close(self, link: _Link, why: str) -> None:
         """Closes after the pump has ended: it may just have got the channel."""
@@ -117,8 +130,7 @@ class Links:
 
     def _break(self, link: _Link, fault: Fault) -> None:
         owed, link.owed = link.owed, {}
-        for pull in owed.values():
-            self._done.put_nowait(Broken(pull=pull, fault=fault))
+        self._add(Broken(pull=pull, fault=fault) for pull in owed.values())
 
 
 class _Link:

@@ -124,7 +124,8 @@ class Puller:
             # Progress is done already: the next pulls need not wait until its report is on disk.
             run.links.post(turn.pulls)
             self._leave(turn, run.links)
-            await self._record(turn, resident, run.cause)
+            if turn.events:
+                await self._record(turn, resident, run.cause)
             if turn.status is not TransferStatus.RUNNING or resident.is_dropped:
                 self._praise(turn.transfer)
                 return turn.transfer

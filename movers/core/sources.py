@@ -241,7 +241,7 @@ def _longest(source: Source, chunk_bytes: int, limits: Limits) -> int:
     return max(1, int(min(size_bytes, limits.run_bytes_max) // chunk_bytes))
 
 
-def _slots(source: Source, chunk_bytes: int, limits: Limits) -> int:
+def slots(source: Source, chunk_bytes: int, limits: Limits) -> int:
     """How many pulls it may have in flight: two at least, and no more than it sends soon."""
     if not source.pace.rate:
         return limits.pulls_in_flight_max
@@ -260,7 +260,7 @@ def _next_held(
 ) -> Run | None:
     """A run of chunks that the least busy source holds; one that is filling sends on what follows
     them as it comes, unless another has that."""
-    free = [s for s in sources if busy[s.node] < _slots(s, chunk_bytes, limits)]
+    free = [s for s in sources if busy[s.node] < slots(s, chunk_bytes, limits)]
     for source in sorted(free, key=lambda s: busy[s.node]):
         held = wanted & source.chunks
         if held.ranges:
@@ -289,7 +289,7 @@ def _next_coming(
         s
         for s in sources
         if s.is_promising(limits)
-        and busy[s.node] < (1 if s.is_coming else _slots(s, chunk_bytes, limits))
+        and busy[s.node] < (1 if s.is_coming else slots(s, chunk_bytes, limits))
     ]
     for source in sorted(free, key=lambda s: busy[s.node]):
         ahead = wanted - held

@@ -27,6 +27,7 @@ from tensorcast.movers.core.sources import (
     hear_of,
     occupy,
     settle,
+    slots,
 )
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.events import (
@@ -262,17 +263,20 @@ def _progress(transfer: Transfer, progressed: Progressed, at_s: float) -> Turn:
     pull, arrived = progressed.pull, progressed.arrived & progressed.pull.chunks
     heard = _hear(transfer, pull, arrived, progressed.holds, at_s)
     counted = _arrive(heard, pull, arrived)
-    if not counted.missing.ranges or _is_news(transfer.sources, counted.sources):
+    if not counted.missing.ranges or _is_news(transfer, counted):
         return _turn(counted, at_s)
     reported, events = _report(counted)
     return Turn(transfer=reported, events=events)
 
 
-def _is_news(before: tuple[Source, ...], after: tuple[Source, ...]) -> bool:
-    """Whether there may be more to ask for."""
+def _is_news(before: Transfer, after: Transfer) -> bool:
+    """Whether there may be more to ask for, of a source that has room for more pulls."""
+    chunk_bytes, limits = after.manifest.chunk_bytes, after.limits
     return any(
-        old.is_trusted != new.is_trusted or old.chunks is not new.chunks
-        for old, new in zip(before, after, strict=True)
+        old is not new
+        and (old.is_trusted != new.is_trusted or old.chunks is not new.chunks)
+        and new.in_flight < slots(new, chunk_bytes, limits)
+        for old, new in zip(before.sources, after.sources, strict=True)
     )
 
 
