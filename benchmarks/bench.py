@@ -5,6 +5,7 @@
     scripts/bench --quick --no-peers       a small run that proves that everything works
     scripts/bench --install [PEER...]      makes the environments of the peers (or of some)
     scripts/bench --report FILE...         the table and the picture again, from JSON files
+    scripts/bench --report FILE... --docs  and into docs/benchmarks.md
 
 Each suite is written as soon as it ends, so a run that was stopped is continued by naming the
 suites that are missing, with the same --out.
@@ -17,6 +18,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from harness import machine, report, results
@@ -27,9 +29,11 @@ from harness.rounds import run_suite
 from suites.goals import GOALS
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 SUITES = ("p2p", "kv", "share", "load", "broadcast")
 QUICK_SUITES = SUITES[:-1]
 SEED = 20261130
+STARTED = time.monotonic()
 
 
 def main() -> int:
@@ -67,6 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="where an SVG goes")
     parser.add_argument("--table", type=Path, metavar="FILE", help="where the Markdown goes")
+    parser.add_argument("--docs", action="store_true", help="record it in docs/benchmarks.md")
     parser.add_argument("--install", nargs="*", metavar="PEER", help="install peers and stop")
     parser.add_argument("--report", nargs="+", metavar="FILE", help="report on JSON files and stop")
     arguments = parser.parse_args()
@@ -117,11 +122,22 @@ def show(found: results.Results, arguments: argparse.Namespace) -> None:
         arguments.table.write_text(text)
     if arguments.picture:
         arguments.picture.write_text(draw(found, GOALS))
+    if arguments.docs:
+        record(found, text)
+
+
+def record(found: results.Results, text: str) -> None:
+    """Writes the results where the documentation shows them."""
+    folder = DOCS / "benchmarks"
+    results.save(found, folder / "results.json")
+    (folder / "results.svg").write_text(draw(found, GOALS))
+    page = DOCS / "benchmarks.md"
+    page.write_text(report.insert(page.read_text(), text))
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+    """Progress, on standard error, with the seconds since the start."""
+    print(f"bench: {time.monotonic() - STARTED:4.0f} s  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ class Work:
     """One thing that is timed. `size` is its bytes, `about` what workers are told of it. Works of
     one `group` run in their order, one after another (a put comes before its get). With
     `is_compared` the harness clears the target before and compares it after; otherwise the worker
-    checks what it got."""
+    checks what it got. `fresh` bytes of new memory are what it needs (see `memory.back_pages`)."""
 
     name: str
     text: str
@@ -18,6 +18,7 @@ class Work:
     group: str
     about: dict[str, object] = field(default_factory=dict)
     is_compared: bool = True
+    fresh: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import random
 MIB = 1 << 20
 _STAMP_EVERY = 4096
 _MAP_POPULATE = 0x8000
+_MADV_POPULATE_WRITE = 23
 
 
 def create_memory(size: int) -> int:
@@ -33,6 +34,15 @@ def map_memory(fd: int, size: int, *, is_populated: bool = True) -> memoryview:
 def address_of(memory: memoryview) -> int:
     """Where it lies; it must be writable."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def back_pages(size: int) -> None:
+    """Has the machine back so much of its free memory with real memory. Hypervisors take free pages
+    back after some seconds, and the next to touch them pays for it, whoever that is: before a turn
+    that needs fresh memory nobody should."""
+    with mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory.madvise(_MADV_POPULATE_WRITE)
 
 
 def fill(memory: memoryview, seed: int) -> None:

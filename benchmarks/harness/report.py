@@ -9,6 +9,8 @@ from harness.catalog import Suite
 from harness.goals import Goal, Measure, Verdict, count_met, judge, noise_of
 from harness.results import Results, SuiteResult, Summary, summaries
 
+BEGIN, END = "<!-- results -->", "<!-- end of results -->"
+PICTURE = "![Every contender in every work that has a goal](benchmarks/results.svg)"
 MARKS = {True: "met", False: "**missed**", None: "not run"}
 
 
@@ -41,6 +43,13 @@ def render(results: Results, goals: Sequence[Goal]) -> str:
     for name, suite in results.suites.items():
         parts += [f"### {name}", *suite_parts(suite)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def insert(page: str, text: str) -> str:
+    """The page of the documentation with this report in its place."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{PICTURE}\n\n{text}{END}{after}"
 
 
 def describe_run(results: Results) -> str:

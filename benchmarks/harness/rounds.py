@@ -16,7 +16,7 @@ from harness import machine
 from harness.catalog import Contender, Suite, Work
 from harness.guard import VARIABLE, guarded_folder
 from harness.install import Environments
-from harness.memory import clear, compare, create_memory, fill, map_memory
+from harness.memory import back_pages, clear, compare, create_memory, fill, map_memory
 from harness.processes import kill_tree, signal_tree, tree_cpu_seconds
 from harness.remote import Remote, WorkerError
 from harness.results import Entrant, NotRun, Sample, SuiteResult
@@ -87,6 +87,8 @@ class Player:
         if is_compared:
             clear(stage.target[: work.size])
         ask("prepare", timeout_s, work=work.name, turn=turn)
+        if work.fresh:
+            back_pages(work.fresh)
         cpu, busy = tree_cpu_seconds(self.remote.pid), machine.busy_seconds()
         found = ask("run", timeout_s, work=work.name, turn=turn)
         ask("settle", timeout_s, work=work.name)

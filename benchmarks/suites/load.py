@@ -23,6 +23,7 @@ def make(sizes: Sizes) -> Suite:
             group=name,
             about={"count": sizes.tensors},
             is_compared=False,
+            fresh=size + size // 4,
         )
         for name, words in (("warm", "in the page cache"), ("cold", "not in the page cache"))
     )

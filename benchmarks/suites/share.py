@@ -49,6 +49,7 @@ def make_work(name: str, kind: str, size: int, tensors: int) -> Work:
         group=name[4:],
         about={"kind": kind, "count": tensors},
         is_compared=False,
+        fresh=size + size // 4 if kind == "put" else 0,
     )
 
 

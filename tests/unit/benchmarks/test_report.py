@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree
+from pathlib import Path
 
 from bench_samples import sample, suite
 from harness.catalog import Contender, Suite
 from harness.goals import Goal
 from harness.picture import draw
-from harness.report import choose, number, render
-from harness.results import NotRun, Results
+from harness.report import choose, insert, number, render
+from harness.results import NotRun, Results, load
+from suites.goals import GOALS
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 GOAL = Goal("s", "w", "fast enough", "us", 0.8, references=("raw",), ahead_over=("tcp",))
 
@@ -70,6 +74,14 @@ def test_contenders_are_chosen_by_name_and_kind() -> None:
     assert names(only=["us"]) == ["us", "us too"]
     assert names(only=["=us", "the"]) == ["us", "them"]
     assert choose(whole, None, is_without_peers=False).unlisted
+
+
+def test_the_documentation_shows_the_results_that_are_committed() -> None:
+    page = (DOCS / "benchmarks.md").read_text()
+    assert insert(insert(page, "old\n"), "new\n") == insert(page, "new\n")
+    recorded = DOCS / "benchmarks" / "results.json"
+    if recorded.exists():
+        assert insert(page, render(load(recorded), GOALS)) == page, "Run scripts/bench --report."
 
 
 def test_numbers_have_three_digits() -> None:
