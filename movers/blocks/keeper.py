@@ -6,7 +6,10 @@ a size are in use; blocks that are cold, on the disk already, so that dropping t
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from contextlib import suppress
 from itertools import islice
 
 from tensorcast.movers.blocks.base import BlockSpill, NullSpill
@@ -14,7 +17,10 @@ from tensorcast.movers.blocks.session import Session
 from tensorcast.movers.blocks.store import BlockStore
 
 LOOK_S = 0.05
-REST_S = 0.2
+IDLE_S = 0.2
+REST_S = 1.0
+"""Nothing was read or written for so long. Uses of the board are told each half second."""
+NICE = 10
 SPILL_MAX = 64
 COLD_SHARE = 8
 """One in so many of the blocks, the coldest, are kept on the disk ahead of need ..."""
@@ -41,14 +47,17 @@ class BlockKeeper:
         self._store.leave(self._session)
 
     def _run(self) -> None:
-        activity = 0
-        while not self._closing.wait(LOOK_S if self._store.is_busy() else REST_S):
+        with suppress(OSError):  # applications come first; of this thread alone, on Linux
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        state, activity, since = self._store.state, 0, time.monotonic()
+        while not self._closing.wait(LOOK_S if state.writing else IDLE_S):
             self._store.collect()
-            if self._store.state.activity == activity:
-                while self.digest() and self._store.state.activity == activity:
+            if state.activity != activity:
+                activity, since = state.activity, time.monotonic()
+            elif time.monotonic() - since >= REST_S:
+                while state.activity == activity and not self._closing.is_set() and self.digest():
                     pass
                 self.spill_ahead()
-            activity = self._store.state.activity
 
     def digest(self) -> int:
         """Makes digests for a batch of blocks that came without; for how many."""

@@ -339,10 +339,6 @@ class BlockStore:
             self._collect(*self.state.sessions)
             self.state.free_retired()
 
-    def is_busy(self) -> bool:
-        """Whether blocks are being written, or wait for their digests."""
-        return bool(self.state.writing or self.state.unhashed)
-
     def _without(self, batch: Batch, failed: frozenset[int]) -> Batch:
         self.state.slabs.give([batch.entries[at][:8] for at in sorted(failed)])
         kept = [at for at in range(len(batch.keys)) if at not in failed]
