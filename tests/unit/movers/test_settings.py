@@ -97,3 +97,16 @@ def test_without_a_word_the_disk_is_used_and_nothing_is_lost():
     settings = read_settings(GOOD)
     assert settings.disk_bytes is None
     assert settings.overflow is Overflow.SPILL
+
+
+def test_blocks_take_a_part_of_the_memory():
+    assert read_settings({**GOOD, "TENSORCAST_DRAM_BYTES": "400000000"}).kv_bytes == 100_000_000
+    assert read_settings({**GOOD, "TENSORCAST_KV_BYTES": "0"}).kv_bytes == 0
+    assert read_settings({**GOOD, "TENSORCAST_KV_EVICTION": "lfu"}).kv_eviction == "lfu"
+    for wrong in (
+        {"TENSORCAST_KV_BYTES": "-1"},
+        {"TENSORCAST_DRAM_BYTES": "2000000", "TENSORCAST_KV_BYTES": "2000001"},
+        {"TENSORCAST_KV_EVICTION": "random"},
+    ):
+        with pytest.raises(InvalidArgument, match="TENSORCAST_KV"):
+            read_settings(GOOD | wrong)
