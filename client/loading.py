@@ -50,6 +50,7 @@ Files = Sequence[SafetensorsFile]
 Selection = Sequence[Sequence[Selected]]
 
 POPULATE_BYTES = 8 << 20
+THREADS_MAX = 256
 
 
 def load(
@@ -126,8 +127,10 @@ def load_into(
 def _check(mode: str, threads: int | None) -> None:
     if mode not in ("auto", "copy", "map"):
         raise InvalidArgument(f"{mode!r} is no mode.", hint="Use auto, copy or map.")
-    if threads is not None and threads < 1:
-        raise InvalidArgument(f"{threads} threads cannot read.", hint="Use 1 or more.")
+    if threads is not None and not (isinstance(threads, int) and 1 <= threads <= THREADS_MAX):
+        raise InvalidArgument(
+            f"{threads!r} threads cannot read.", hint=f"Use 1 to {THREADS_MAX}, or leave it out."
+        )
 
 
 def _several(what: PathLike | Sequence[PathLike]) -> Sequence[object]:

@@ -146,8 +146,9 @@ def test_wrong_arguments_are_told(path, tmp_path):
         tc.load(path, view=tc.View.tensors("none"))
     with pytest.raises(InvalidArgument, match="no mode"):
         tc.load(path, mode="quick")
-    with pytest.raises(InvalidArgument, match="threads"):
-        tc.load(path, threads=0)
+    for threads in (0, -1, 10**6, "two"):
+        with pytest.raises(InvalidArgument, match="threads"):
+            tc.load(path, threads=threads)
     with pytest.raises(InvalidArgument, match="no URL of a store"):
         tc.load("ftp://host/x.safetensors")
     with pytest.raises(InvalidArgument, match="can only be read from a disk"):
