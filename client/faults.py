@@ -29,9 +29,7 @@ def _error_of(fault: FaultInfo, message: str) -> TensorCastError:
         kind = FaultKind(fault.kind)
     except ValueError:  # a kind of a newer release
         return TensorCastError(message)
-    known = Fault(
-        kind=kind, detail=message, permanent=kind in RETRYABLE and not fault.retryable
-    )
+    known = Fault(kind=kind, detail=message, permanent=kind in RETRYABLE and not fault.retryable)
     return to_error(known, artifact=None, node=None, operation=None)
 
 

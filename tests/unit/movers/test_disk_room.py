@@ -64,9 +64,7 @@ class Bench:
         self.journal = Journal(folder / "journal.db")
         self.ear = Ear(self.journal, life)
         self.residents = Residents(N1, self.pool, self.journal, DiskTier(folder / "disk"))
-        self.room = DiskRoom(
-            Budget(), self.residents, self.ear, follower, life, wait_s=wait_s
-        )
+        self.room = DiskRoom(Budget(), self.residents, self.ear, follower, life, wait_s=wait_s)
 
 
 @asynccontextmanager
