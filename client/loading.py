@@ -4,7 +4,7 @@ Two ways, the better one taken by itself (`mode="auto"`):
 
     map   The tensors lie in the page cache, mapped privately: nothing is copied, processes share
           the bytes, and a write to a tensor is seen by nobody else. For files on this machine's
-          disks.
+          disks that are cached, or that the kernel reads in large pieces.
     copy  The tensors lie in memory of their own. Read from the page cache what is in it, and past
           it what is not. For network file systems and stores, for files that somebody may overwrite
           in place, and for views that cut rows out of tensors.
@@ -35,10 +35,10 @@ from tensorcast.schema.errors import InvalidArgument, OutOfCapacity, Unavailable
 from tensorcast.schema.views import Selected, View
 from tensorcast.storage.crew import choose_copies, spread
 from tensorcast.storage.faults import told
-from tensorcast.storage.kernel import available_bytes, is_remote
+from tensorcast.storage.kernel import available_bytes, is_remote, readahead_bytes
 from tensorcast.storage.memory import address_of, allocate, populate_from_file
 from tensorcast.storage.objects import RANGE_BYTES
-from tensorcast.storage.reader import read_block
+from tensorcast.storage.reader import FileReader, read_block
 from tensorcast.storage.spans import BLOCK_BYTES, Block, Span, cut_blocks, join_spans
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ Files = Sequence[SafetensorsFile]
 Selection = Sequence[Sequence[Selected]]
 
 POPULATE_BYTES = 8 << 20
+READAHEAD_BYTES_MIN = 1 << 20
 THREADS_MAX = 256
 
 
@@ -138,8 +139,15 @@ def _several(what: PathLike | Sequence[PathLike]) -> Sequence[object]:
 
 
 def _should_map(files: Files, selected: Selection) -> bool:
-    is_local = all(file.reader and not is_remote(file.reader.descriptor) for file in files)
-    return is_local and is_mappable(selected)
+    return is_mappable(selected) and all(file.reader and _maps(file.reader) for file in files)
+
+
+def _maps(reader: FileReader) -> bool:
+    """Whether a file is better mapped than copied. A mapping is read in steps of the device's
+    readahead: often 128 KiB, with which a disk is far from its limit."""
+    if is_remote(reader.descriptor):
+        return False
+    return reader.is_cached() or (readahead_bytes(reader.descriptor) or 0) >= READAHEAD_BYTES_MIN
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

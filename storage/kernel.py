@@ -119,6 +119,18 @@ def is_remote(descriptor: int) -> bool:
     return kind.startswith(_REMOTE)
 
 
+def readahead_bytes(descriptor: int) -> int | None:
+    """How much the kernel reads at once when a mapped file is touched; None when it does not
+    tell."""
+    device = os.fstat(descriptor).st_dev
+    place = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    try:
+        with open(place) as file:
+            return int(file.read()) << 10
+    except (OSError, ValueError):
+        return None
+
+
 def _mounted() -> dict[str, str]:
     """The kinds of the mounted file systems by device."""
     try:

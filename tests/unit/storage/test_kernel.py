@@ -14,6 +14,7 @@ from tensorcast.storage.kernel import (
     is_remote,
     open_direct,
     parse_mounts,
+    readahead_bytes,
     sample_cached,
 )
 
@@ -79,6 +80,16 @@ def test_mounts_are_read_by_device():
         "38 - \n"
     )
     assert parse_mounts(text) == {"98:0": "ext3", "0:42": "nfs4"}
+
+
+def test_readahead_is_known_or_not(descriptor):
+    found = readahead_bytes(descriptor)
+    assert found is None or found >= 0
+    memory = os.memfd_create("test")
+    try:
+        assert not readahead_bytes(memory)
+    finally:
+        os.close(memory)
 
 
 def test_there_is_memory():
