@@ -17,6 +17,11 @@ import time
 from contenders.ends import Ends, start_other, summarize
 
 
+def held_bytes(works) -> int:
+    """The bytes of all blocks that are there at once: a put, a get and a view share theirs."""
+    return sum({about["space"]: about["size"] for about in works.values()}.values())
+
+
 def load_store(name: str):
     """The class of `module:Class`."""
     module, _, attribute = name.partition(":")

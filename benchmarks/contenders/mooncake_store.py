@@ -10,6 +10,7 @@ from importlib.metadata import version
 import mooncake
 from mooncake.store import MooncakeDistributedStore
 
+from contenders.blocks import held_bytes
 from contenders.ends import free_port
 from contenders.servers import Server
 
@@ -31,7 +32,7 @@ class MooncakeStore:
 
     def __init__(self, options, facts, ends, is_producer):
         # Twice the blocks of all works at once, since leases keep the removed ones for 5 s.
-        total = 2 * sum(about["size"] for about in ends.works.values()) + (256 << 20)
+        total = 2 * held_bytes(ends.works) + (256 << 20)
         self.store = MooncakeDistributedStore()
         code = self.store.setup(
             "127.0.0.1",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from harness.processes import cpu_seconds, find_tree
 from tensorcast.client import Client, connect
 from tensorcast.deploy import cluster
 from tensorcast.deploy.options import UpOptions
@@ -37,18 +38,23 @@ class Cluster:
         client.stats()
         return client
 
-    def describe(self) -> dict[str, str]:
-        """What another process needs to reach it."""
-        return {"config": os.environ["TENSORCAST_CONFIG_DIR"]}
+    def describe(self) -> dict[str, object]:
+        """What another process needs to reach it, and its processes."""
+        return {"config": os.environ["TENSORCAST_CONFIG_DIR"], "pids": self.pids()}
+
+    def pids(self) -> list[int]:
+        """Its processes."""
+        services = (s.pid for s in cluster.status(self.home).services if s.pid)
+        return sorted({pid for service in services for pid in find_tree(service)})
 
     def close(self) -> None:
         """Stops everything and deletes what it wrote."""
         cluster.down(self.home, purge=True)
 
 
-def reach(facts: dict[str, str], node: str = "n1") -> Client:
+def reach(facts: dict[str, object], node: str = "n1") -> Client:
     """A client, in another process than the one that made the cluster."""
-    os.environ["TENSORCAST_CONFIG_DIR"] = facts["config"]
+    os.environ["TENSORCAST_CONFIG_DIR"] = str(facts["config"])
     client = connect(CONTEXT, node=node)
     client.stats()
     return client
@@ -69,14 +75,14 @@ def compare_tensors(found: dict[str, torch.Tensor], expected: dict[str, torch.Te
             raise ValueError(f"{name} has other bytes")
 
 
-def rest_of_work(read_cpu_s) -> None:
-    """Waits until the processes behind `read_cpu_s` have next to nothing left to do: what goes on
-    after an answer (digests, events) is part of the price."""
+def rest_of_work(pids: list[int]) -> None:
+    """Waits until these processes have next to nothing left to do: what goes on after an answer
+    (digests, events) is part of the price."""
     deadline = time.monotonic() + END_S_MAX
-    before, since = read_cpu_s(), time.monotonic()
+    before, since = cpu_seconds(pids), time.monotonic()
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        now, at = read_cpu_s(), time.monotonic()
+        now, at = cpu_seconds(pids), time.monotonic()
         if (now - before) / (at - since) < SETTLED_CORES_MAX:
             return
         before, since = now, at

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from contenders.ours_cluster import VERSION, Cluster, reach, rest_of_work
 from contenders.shares import Way
-from harness.processes import tree_cpu_seconds
 
 SLACK_BYTES = 512 << 20
 OTHER_SHARE = 0.7
@@ -23,10 +20,10 @@ class OneNode(Way):
         largest = max(about["size"] for about in options["works"].values())
         room = largest + largest // 8 + cls.slack_bytes
         cluster = Cluster(options["folder"], nodes=1, dram_bytes=room)
-        return cluster, {**cluster.describe(), "root": os.getpid()}
+        return cluster, cluster.describe()
 
     def __init__(self, options, facts, ends, is_owner):
-        self.root = facts["root"]
+        self.pids = facts["pids"]
         self.client = reach(facts)
         self.key = "state@1"
 
@@ -42,7 +39,7 @@ class OneNode(Way):
         self.settle()
 
     def settle(self):
-        rest_of_work(lambda: tree_cpu_seconds(self.root))
+        rest_of_work(self.pids)
 
     def close(self):
         self.client.close()

@@ -3,11 +3,10 @@ node, or on two (then the consumer's client fetches from the other node's mover 
 
 from __future__ import annotations
 
-import os
 import time
 
+from contenders.blocks import held_bytes
 from contenders.ours_cluster import VERSION, Cluster, reach, rest_of_work
-from harness.processes import tree_cpu_seconds
 from tensorcast.schema.blocks import pack_keys
 
 ROOM = 5
@@ -24,12 +23,12 @@ class OneNode:
 
     @classmethod
     def serve(cls, options):
-        size = sum(about["size"] for about in options["works"].values())
-        cluster = Cluster(options["folder"], nodes=cls.nodes, dram_bytes=ROOM * size + (64 << 20))
-        return cluster, {**cluster.describe(), "root": os.getpid()}
+        dram = ROOM * held_bytes(options["works"]) + (64 << 20)
+        cluster = Cluster(options["folder"], nodes=cls.nodes, dram_bytes=dram)
+        return cluster, cluster.describe()
 
     def __init__(self, options, facts, ends, is_producer):
-        self.root = facts["root"]
+        self.pids = facts["pids"]
         self.client = reach(facts, "n1" if is_producer else self.reader)
 
     def pack(self, keys):
@@ -61,7 +60,7 @@ class OneNode:
             time.sleep(0.02)
 
     def settle(self):
-        rest_of_work(lambda: tree_cpu_seconds(self.root))
+        rest_of_work(self.pids)
 
     def close(self):
         self.client.close()

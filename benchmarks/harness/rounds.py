@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.remote import Remote, WorkerError
 from harness.results import Entrant, NotRun, Sample, SuiteResult
 
 START_S = 120.0
+SLOW_S = 5.0
 Say = Callable[[str], None]
 
 
@@ -220,8 +222,13 @@ def try_turn(
     player: Player, work: Work, turn: int, stage: Stage, result: SuiteResult, say: Say
 ) -> Sample | None:
     """One turn, or None and a line about the failure."""
+    begun = time.monotonic()
     try:
-        return player.play(work, turn, stage)
+        sample = player.play(work, turn, stage)
+        if time.monotonic() - begun > SLOW_S:
+            all_s = time.monotonic() - begun
+            say(f"{player.contender.name}, {work.name}: {sample.seconds:.1f} s of {all_s:.0f} s")
+        return sample
     except (WorkerError, ValueError) as error:
         say(f"{player.contender.name}, {work.name}: {error}")
         result.not_run.append(

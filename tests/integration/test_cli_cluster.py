@@ -237,6 +237,17 @@ def test_a_key_moves_by_compare_and_set(cluster: Cluster, checkpoint: Path, tmp_
     assert fail(cluster, "key", "show", "cas@1")[0] == 3
 
 
+def test_bench_leaves_the_cluster_as_it_was(cluster: Cluster, checkpoint: Path) -> None:
+    before = cluster.ask("artifact", "ls")
+    found = cluster.ask("bench", "share", "p2p", "kv", "--size", "4MiB", "--rounds", "1")
+    assert [one["what"] for one in found][:4] == ["put", "get", "p2p to n2", "put of client.empty"]
+    assert all(one["bytes_per_s"] > 0 for one in found)
+    assert cluster.ask("artifact", "ls") == before
+    assert cluster.ask("kv", "ls") == []
+    code, error = fail(cluster, "bench", "put", "--size", "100GiB")
+    assert (code, error["code"]) == (1, "out_of_capacity")
+
+
 def test_what_is_pinned_or_named_is_not_removed(cluster: Cluster, tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "pinned.safetensors", 4)
     artifact = cluster.ask("put", str(path), "--key", "pinned")["id"]
