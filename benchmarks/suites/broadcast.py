@@ -44,15 +44,15 @@ def run(sizes: Sizes, *, rounds: int, seed: int, say: Callable[[str], None]) -> 
         result.not_run.append(NotRun(contender=NAME, why=f"it took more than {RUN_S_MAX} s"))
         return result
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    take_in(result, lines)
+    take_in(result, lines, mib)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
         result.not_run.append(NotRun(contender=NAME, why=reason[:300]))
     return result
 
 
-def take_in(result: SuiteResult, lines: Iterable[dict]) -> None:
-    """What it printed, as works and samples."""
+def take_in(result: SuiteResult, lines: Iterable[dict], mib: int) -> None:
+    """What it printed of transfers of this size, as works and samples."""
     found = list(lines)
     one = {
         line["what"]: line["all_s"]
@@ -61,17 +61,21 @@ def take_in(result: SuiteResult, lines: Iterable[dict]) -> None:
     }
     for line in found:
         match line:
-            case {"what": "broadcast", "receivers": count, "mib": mib, "all_s": times}:
+            case {"what": "broadcast", "receivers": count, "all_s": times}:
                 work = f"{count} receivers" if count > 1 else "1 receiver"
                 result.works[work] = f"{mib} MiB from one host to {count}"
                 add(result, work, mib * MIB * count, times, one.get("broadcast", times))
-            case {"what": "stripe", "sources": count, "mib": mib, "all_s": times}:
+            case {"what": "stripe", "sources": count, "all_s": times}:
                 work = f"{count} sources" if count > 1 else "1 source"
                 result.works[work] = f"{mib} MiB from {count} to one host that is not limited"
                 add(result, work, mib * MIB, times, one.get("stripe", times))
-            case {"what": "faults", "fault": work, "seconds": seconds, "moved_mib": moved}:
-                result.works[work] = f"{work}: bit-exact; {sum(moved)} MiB moved in all"
-                add(result, work, max(1, sum(moved)) * MIB, [seconds], [])
+            case {"what": "faults", "fault": work, "seconds": seconds, "received": received}:
+                size = line.get("mib", mib)
+                result.works[work] = (
+                    f"{work} in the middle of {size} MiB: whole and bit-exact; {received} times "
+                    "its bytes came in all"
+                )
+                add(result, work, size * MIB, [seconds], [])
 
 
 def add(

@@ -14,7 +14,7 @@ LINES = [
     {"what": "broadcast", "receivers": 8, "mib": 256, "all_s": [2.4, 2.64]},
     {"what": "stripe", "sources": 1, "mib": 256, "all_s": [3.0, 3.0]},
     {"what": "stripe", "sources": 3, "mib": 256, "all_s": [1.0, 1.1]},
-    {"what": "faults", "fault": "relay killed", "seconds": 4.5, "tries": 1, "moved_mib": [3, 4]},
+    {"what": "faults", "fault": "relay killed", "seconds": 4.5, "tries": 1, "received": 1.02},
     {"what": "something new"},
 ]
 
@@ -22,9 +22,9 @@ LINES = [
 def test_ratios_are_of_the_same_round() -> None:
     found = suite()
     found.entrants.clear()
-    take_in(found, LINES)
+    take_in(found, LINES, 256)
     results = Results(suites={"broadcast": found})
     verdicts = [judge(goal, results) for goal in BROADCAST]
     assert [round(verdict.value, 3) for verdict in verdicts] == [1.045, 1.2, 0.35]
     assert [verdict.is_met for verdict in verdicts] == [True, False, True]
-    assert found.works["relay killed"].endswith("7 MiB moved in all")
+    assert found.works["relay killed"].startswith("relay killed in the middle of 256 MiB")
