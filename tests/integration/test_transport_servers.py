@@ -236,5 +236,7 @@ async def test_a_cancelled_connect_leaves_nothing_open():
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
-        await asyncio.sleep(0.5)
+    deadline = time.monotonic() + 10
+    while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
     assert len(os.listdir("/proc/self/fd")) <= before
