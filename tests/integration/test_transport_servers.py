@@ -236,7 +236,8 @@ async def test_a_cancelled_connect_leaves_nothing_open():
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
-    deadline = time.monotonic() + 10
-    while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < deadline:
+    for _ in range(200):  # a busy machine may need some of these 10 s
+        if len(os.listdir("/proc/self/fd")) <= before:
+            break
         await asyncio.sleep(0.05)
     assert len(os.listdir("/proc/self/fd")) <= before
