@@ -46,11 +46,13 @@ class Ear(Reporter):
     def __init__(self, journal: Journal, life: Life) -> None:
         super().__init__(journal, life)
         self.heard: list[ReportPressure] = []
+        self.has_heard = asyncio.Event()
 
     async def report(self, commands: Sequence[Command], cause: EventId | None) -> EventId:
         for command in commands:
             assert isinstance(command, ReportPressure)
             self.heard.append(command)
+        self.has_heard.set()
         return EventId("event")
 
 
@@ -110,8 +112,7 @@ async def test_what_has_a_copy_is_asked_to_go(tmp_path: Path):
                 assert b.room.used_bytes <= CAPACITY
 
         writing = asyncio.ensure_future(write())
-        while not b.ear.heard:
-            await asyncio.sleep(0)
+        await b.ear.has_heard.wait()
         (said,) = b.ear.heard
         assert (said.tier, said.needed_bytes) == (Tier.DISK, FOUR - 2 * MIB)
         assert said.candidates == (f"{A}:n1:disk",)
