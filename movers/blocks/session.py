@@ -72,6 +72,8 @@ class Session:
         named once, and is large enough."""
         lent = self.lent
         slots = [lent.pop(place, 0) for place in places]
-        self.lent_bytes -= sum(slots)
         if slots and not 0 < size_bytes_max <= min(slots):
+            # They are still its own, to be freed with it.
+            lent.update((p, slot) for p, slot in zip(places, slots, strict=True) if slot)
             raise Corrupt("A connection writes where nothing, or too little, was lent to it.")
+        self.lent_bytes -= sum(slots)

@@ -92,9 +92,11 @@ class BlockStore:
 
     def find(self, keys: Sequence[bytes], session: Session, tag: int) -> bytes:
         """The entries of blocks, pinned for `session` until `release(tag)`; those on disk are
-        brought back. Raises Corrupt when the session holds too many."""
+        brought back. Raises Corrupt when the session holds too many, or one under this tag."""
         state = self.state
         with state.lock:
+            if tag in session.leases:
+                raise Corrupt(f"A connection looks up under tag {tag} what it still reads.")
             if len(session.leases) >= LEASES_MAX:
                 raise Corrupt("A connection releases nothing of what it reads.")
             found = state.index.look_up(keys)
@@ -242,13 +244,16 @@ class BlockStore:
     ) -> Begun:
         """Says which blocks are wanted, and reserves their keys until `commit(tag)`, or until the
         session's mark reaches the tag. The places of `entries` are slots that the session was lent
-        (then they are used), or nothing. Raises Corrupt when they were not lent, or a size cannot
-        be."""
+        (then they are used), or nothing. Raises Corrupt when they were not lent, a size cannot be,
+        or a batch of this tag has not ended yet."""
+        with self.state.lock:
+            self._collect(session)
+            if tag in session.batches:  # the other one would be written for ever
+                raise Corrupt(f"A connection begins batch {tag} twice.")
         if not is_proposed:
             entries = self._find_slots(keys, entries)
         places = entry_places(entries)
         with self.state.lock:
-            self._collect(session)
             if is_proposed:
                 session.use(places, max(entry_sizes(entries), default=0))
             states = self._judge(keys, entries, has_places=is_proposed)

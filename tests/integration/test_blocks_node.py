@@ -269,6 +269,29 @@ def test_a_writer_that_dies_leaves_nothing_half_written(node: BlockNode, client:
     assert client.put(keys, [b"x" * 100] * 2) == [STORED] * 2
 
 
+@pytest.mark.parametrize("sizes", [(100, 100), (100, 1 << 20)])
+def test_a_tag_that_is_in_use_ends_the_connection_and_frees_all_of_it(
+    node: BlockNode, client: Blocks, sizes: tuple[int, int]
+):
+    keys = keys_for([1, 2])
+    client.put(keys_for([9]), [bytes(100)])
+    client.close()
+    client = node.connect()
+    before = counts(client)
+    with socket.socket(socket.AF_UNIX) as writer:
+        writer.connect(f"{node.socket}.kv")
+        writer.settimeout(10)
+        writer.sendall(pack_opening(Greeting(cluster="test", actor="user:eve@test")))
+        for key, size in zip(keys, sizes, strict=True):
+            writer.sendall(pack_request(Op.STORE, [key], pack_entries([0, size]), tag=5))
+        while writer.recv(1 << 16):  # it is cut off
+            pass
+    wait_until(lambda: counts(client)["writing"] == 0)
+    after = counts(client)
+    assert (after["lent"], after["free_bytes"]) == (before["lent"], before["free_bytes"])
+    assert client.put(keys, [b"x" * 100] * 2) == [STORED] * 2
+
+
 def test_a_reader_waits_for_a_block_that_is_being_written(node: BlockNode, client: Blocks):
     keys = keys_for([1])
     found: list[object] = []
@@ -296,6 +319,7 @@ def test_a_reader_waits_for_a_block_that_is_being_written(node: BlockNode, clien
         pack_request(Op.STORE, keys_for([1]), ENTRY.pack(1 << 40, 8), flags=Flag.PROPOSED),
         pack_request(Op.STORE, keys_for([1]), b""),
         pack_request(Op.STORE, keys_for([1]), pack_entries([0, 8]), flags=Flag.WRITTEN),
+        pack_request(Op.FIND, keys_for([1]), tag=3) * 2,
     ],
 )
 def test_a_client_that_speaks_nonsense_is_cut_off(node: BlockNode, client: Blocks, frame: bytes):
