@@ -49,7 +49,15 @@ OPENING = struct.Struct(">6sHI")
 """As the pull protocol's: magic, version, size of the JSON Greeting or Welcome that follows."""
 
 GREETING_BYTES_MAX = 1024
-FRAME_BYTES_MAX = 16 << 20
+FRAME_BYTES_MAX = 128 << 10
+"""More than a thousand keys, the longest that can be, or what is answered to them."""
+
+FRAME_KEYS = 1024
+"""Who has more to say uses several frames, of so many keys each."""
+
+FRAME_S_MAX = 20.0
+"""A frame that has begun must be whole within so long."""
+
 KEYS_MAX = 1 << 16
 ADDRESSES_MAX = 254
 ADDRESS_BYTES_MAX = 255
@@ -208,6 +216,21 @@ def pack_request(
     key_bytes, packed = join_keys(keys)
     size = len(packed) + len(rest)
     return HEAD.pack(size, op, flags, key_bytes, len(keys), tag) + packed + rest
+
+
+def pack_requests(op: Op, keys: Sequence[bytes]) -> bytes:
+    """Frames of an operation that has no answer, as many as these keys need."""
+    parts = range(0, len(keys), FRAME_KEYS)
+    return b"".join([pack_request(op, keys[at : at + FRAME_KEYS]) for at in parts])
+
+
+def pack_numbers(op: Op, form: str, numbers: Sequence[int]) -> bytes:
+    """Frames of an operation that has no answer, on numbers of this form (of `struct`), as many
+    frames as they need."""
+    parts = (numbers[at : at + FRAME_KEYS] for at in range(0, len(numbers), FRAME_KEYS))
+    return b"".join(
+        [pack_frame(op, struct.pack(f"<{len(p)}{form}", *p), count=len(p)) for p in parts]
+    )
 
 
 def parse_head(buffer: bytes | bytearray | memoryview, at: int = 0) -> Head:

@@ -29,6 +29,7 @@ from tensorcast.movers.transports.tcp.sockets import (
 from tensorcast.schema.block_wire import (
     ENTRY,
     FETCH_BLOCKS,
+    FRAME_S_MAX,
     HEAD,
     NOWHERE,
     OFFSET_BITS,
@@ -99,35 +100,38 @@ class _Peer:
     def next_request(self) -> tuple[Head, int] | None:
         """The head of a request, whose body begins in `buffer` there; None when the peer is done,
         or idle for too long."""
-        self._need(HEAD.size, is_first=True)
+        self._need(1, time.monotonic() + IDLE_S, is_first=True)
         if not self._filled:
             return None
+        deadline_s = time.monotonic() + FRAME_S_MAX
+        self._need(HEAD.size, deadline_s)
         head = parse_head(self.buffer)
-        self._need(HEAD.size + head.size)
+        self._need(HEAD.size + head.size, deadline_s)
         if self._filled > HEAD.size + head.size:
             raise Corrupt("A peer asks before it was answered.")
         self._filled = 0
         return head, HEAD.size
 
-    def _need(self, size_bytes: int, *, is_first: bool = False) -> None:
-        """Receives until so many bytes are there. One system call, as a rule."""
-        if size_bytes > len(self.buffer):
-            self.buffer.extend(bytes(size_bytes - len(self.buffer)))
-        deadline = time.monotonic() + (IDLE_S if is_first else STALL_S)
-        with memoryview(self.buffer) as buffer:
-            while self._filled < size_bytes:
-                try:
-                    got = self._socket.recv_into(buffer[self._filled :])
-                except BlockingIOError:
-                    self._release()
-                    if time.monotonic() > deadline:
-                        raise EOFError("The peer fell silent.") from None
-                    continue
-                if not got and not self._filled and is_first:
-                    return
-                if not got:
-                    raise EOFError("The peer closed the connection.")
-                self._filled += got
+    def _need(self, size_bytes: int, deadline_s: float, *, is_first: bool = False) -> None:
+        """Receives until so many bytes are there. One system call, as a rule. The buffer grows as
+        they come, whatever was announced."""
+        while self._filled < size_bytes:
+            if self._filled == len(self.buffer):
+                self.buffer.extend(bytes(min(self._filled, size_bytes - self._filled)))
+            if not is_first and time.monotonic() > deadline_s:
+                raise EOFError("The peer did not end what it began to say.")
+            try:
+                got = self._socket.recv_into(memoryview(self.buffer)[self._filled :])
+            except BlockingIOError:
+                self._release()
+                if time.monotonic() > deadline_s:
+                    raise EOFError("The peer fell silent.") from None
+                continue
+            if not got and is_first:
+                return
+            if not got:
+                raise EOFError("The peer closed the connection.")
+            self._filled += got
 
     def answer(self, head: Head, at: int) -> None:
         """Raises Corrupt for nonsense."""

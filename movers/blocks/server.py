@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import mmap
 import os
 import socket
@@ -25,6 +26,7 @@ from tensorcast.movers.sockets import check_actor, check_peer, listen_at
 from tensorcast.movers.transports.tcp.sockets import limit_calls, receive, shut_down
 from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
+    FRAME_S_MAX,
     HEAD,
     MAPPED_SIZES,
     OPENING,
@@ -44,7 +46,8 @@ HELLO_S_MAX = 10.0
 SEND_S_MAX = 20.0
 CONNECTIONS_MAX = 512
 BUFFER_BYTES = 64 << 10
-_FOREVER = struct.pack("ll", 0, 0)
+_TIMEVAL = struct.Struct("ll")
+_FOREVER = _TIMEVAL.pack(0, 0)
 _logger = logging.getLogger(__name__)
 
 
@@ -154,44 +157,65 @@ class _Conversation:
         self._socket = connected
         self._desk = desk
         self._buffer = bytearray(BUFFER_BYTES)
+        self._deadline_s = 0.0
 
     def run(self) -> None:
         """Raises Corrupt, EOFError, OSError."""
-        connected, answer = self._socket, self._desk.answer
+        receive_into = self._socket.recv_into
         # An application may think as long as it likes, but must read its answers.
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOREVER)
-        buffer = self._buffer
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOREVER)
         filled = 0
-        while got := connected.recv_into(memoryview(buffer)[filled:]):
-            filled += got
-            at = 0
-            while filled - at >= HEAD.size:
-                head = parse_head(buffer, at)
-                stop = at + HEAD.size + head.size
-                if stop > filled:
-                    break
-                if head.op in (Op.MAP, Op.MARK):
-                    self._hand_over(head)
-                else:
-                    reply = answer(buffer, at + HEAD.size, head)
-                    if reply:
-                        connected.sendall(reply)
-                at = stop
-            if at == filled:
-                filled = 0
-            else:
-                buffer, filled = self._keep(buffer, at, filled)
+        while got := receive_into(memoryview(self._buffer)[filled:]):
+            end = filled + got
+            at = self._answer_all(end)
+            filled = end - at
+            if filled or self._deadline_s:
+                self._limit(is_new=at > 0, is_whole=not filled)
+                self._keep(at, end)
 
-    def _keep(self, buffer: bytearray, at: int, filled: int) -> tuple[bytearray, int]:
-        """The buffer with what was not a whole frame, large enough for that frame."""
-        rest = bytes(memoryview(buffer)[at:filled])
-        needed = BUFFER_BYTES
-        if len(rest) >= HEAD.size:
-            needed = max(needed, HEAD.size + parse_head(rest).size)
-        if len(buffer) != needed:
-            buffer = bytearray(needed)
-        buffer[: len(rest)] = rest
-        return buffer, len(rest)
+    def _answer_all(self, end: int) -> int:
+        """Answers the whole frames in the buffer; where the rest begins."""
+        connected, answer, buffer = self._socket, self._desk.answer, self._buffer
+        at = 0
+        while end - at >= HEAD.size:
+            head = parse_head(buffer, at)
+            stop = at + HEAD.size + head.size
+            if stop > end:
+                break
+            if head.op in (Op.MAP, Op.MARK):
+                self._hand_over(head)
+            else:
+                reply = answer(buffer, at + HEAD.size, head)
+                if reply:
+                    connected.sendall(reply)
+            at = stop
+        return at
+
+    def _limit(self, *, is_new: bool, is_whole: bool) -> None:
+        """Limits the time until a frame is whole, also when it comes byte by byte. Raises
+        EOFError."""
+        now_s = time.monotonic()
+        if not is_new and not is_whole and self._deadline_s and now_s > self._deadline_s:
+            raise EOFError("An application did not end what it began to say.")
+        was_limited = bool(self._deadline_s)
+        if is_whole:
+            self._deadline_s = 0.0
+        elif is_new or not was_limited:
+            self._deadline_s = now_s + FRAME_S_MAX
+        if was_limited == is_whole:
+            limit = _FOREVER if is_whole else _TIMEVAL.pack(math.ceil(FRAME_S_MAX), 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+    def _keep(self, at: int, end: int) -> None:
+        """Moves what is no whole frame to the front. The buffer grows as a frame comes, whatever it
+        announces."""
+        buffer, rest = self._buffer, end - at
+        if at:
+            buffer[:rest] = buffer[at:end]
+        if rest == len(buffer):
+            buffer.extend(bytes(min(rest, HEAD.size + parse_head(buffer).size - rest)))
+        elif not rest:
+            del buffer[BUFFER_BYTES:]
 
     def _hand_over(self, head: Head) -> None:
         """Descriptors of a slab, to read and to write; or of pins and board."""

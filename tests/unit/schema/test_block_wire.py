@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,23 @@ def test_a_request_is_what_was_asked(keys: list[bytes], rest: bytes, flags: int)
     found, at = wire.split_keys(frame, wire.HEAD.size, head)
     assert list(found) == keys
     assert frame[at:] == rest
+
+
+def test_many_keys_or_numbers_are_several_frames_within_the_limits():
+    keys = [bytes(97) + number.to_bytes(4, "big") for number in range(5000)]
+    found: list[bytes] = []
+    numbers: list[int] = []
+    frames = wire.pack_requests(Op.USED, keys) + wire.pack_numbers(Op.RETURN, "Q", range(70_000))
+    at = 0
+    while at < len(frames):
+        head = wire.parse_head(frames, at)
+        at += wire.HEAD.size
+        if head.op == Op.USED:
+            found += wire.split_keys(frames, at, head)[0]
+        else:
+            numbers += struct.unpack_from(f"<{head.total}Q", frames, at)
+        at += head.size
+    assert (found, numbers) == (keys, list(range(70_000)))
 
 
 @given(st.binary(min_size=wire.HEAD.size, max_size=200))
