@@ -243,6 +243,7 @@ def describe_node(info: NodeInfo) -> Sequence[Block]:
         ("bandwidth", f"{format_size(info.bandwidth)}/s" if info.bandwidth else ""),
         ("joined", format_time(info.joined_at)),
         *(("avoids", _describe_peer(peer)) for peer in info.peers),
+        *((("trouble", info.trouble),) if info.trouble else ()),
     )
     return (Fields(pairs),)
 
@@ -254,10 +255,11 @@ def _describe_peer(peer: PeerInfo) -> str:
 
 
 def describe_state(info: NodeInfo) -> str:
-    """The state in a word or two: "up", "up, cordoned"."""
+    """The state in a word or two: "up", "up, cordoned", "up, in trouble"."""
+    state = f"{info.state}, in trouble" if info.trouble else info.state
     if info.draining:
-        return f"{info.state}, draining"
-    return f"{info.state}, cordoned" if info.cordoned else info.state
+        return f"{state}, draining"
+    return f"{state}, cordoned" if info.cordoned else state
 
 
 def _fill(info: NodeInfo, tier: str) -> str:

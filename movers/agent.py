@@ -196,6 +196,8 @@ class Agent:
         start = StartOperation(operation=operation.id, epoch=self._life.epoch)
         started = await self._reporter.report([start], self._causes.get(operation.id))
         try:
+            if not isinstance(operation.work, Evict):  # which may be what makes the room
+                await self._journal.check_room()
             moved = await self._operations.do(operation.work, started)
         except TensorCastError as error:
             end = self._failed(operation, from_error(error))

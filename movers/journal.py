@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,19 +25,29 @@ import msgspec
 
 from tensorcast.log.execute import Appender
 from tensorcast.log.follower import Follower
+from tensorcast.movers.reserve import Reserve
 from tensorcast.movers.seals import OUTCOMES_MAX, AcceptedSeal, SealOutcome
 from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
-from tensorcast.schema.errors import Conflict, Corrupt, TensorCastError, Timeout, Unavailable
+from tensorcast.schema.errors import (
+    Conflict,
+    Corrupt,
+    OutOfCapacity,
+    TensorCastError,
+    Timeout,
+    Unavailable,
+)
 from tensorcast.schema.events import TYPE_NAMES, aggregate_of
-from tensorcast.schema.ids import EventId, ReplicaId, Seq
+from tensorcast.schema.ids import EventId, NodeId, ReplicaId, Seq
 
 PENDING_MAX: Final = 20_000
 BATCH_MAX: Final = 256
 FOLLOW_TIMEOUT_S: Final = 30.0
 RETRY_S: Final = 0.5
-DISK_RETRY_S: Final = 1.0
+DISK_RETRY_S: Final = 0.5
+DISK_WAIT_S: Final = 5.0
+"""So long whoever waits for an answer waits for room on the disk; reports wait for ever."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS outbox (position INTEGER PRIMARY KEY, report BLOB NOT NULL);
@@ -184,9 +195,13 @@ class _File:
 
 
 class Journal:
-    """See the module. Owns the file and the thread that writes it; belongs to one event loop."""
+    """See the module. Owns the file and the thread that writes it; belongs to one event loop. A
+    reserve beside the file lets what is under way end when the disk is full; until there is room
+    for it again nothing new may begin (`check_room`)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, node: NodeId | None = None, *, wait_s: float = DISK_WAIT_S
+    ) -> None:
         """Opens or makes the file; blocks. Raises Unavailable when it cannot be read."""
         try:
             self._file = _File(path)
@@ -200,6 +215,12 @@ class Journal:
                 f"The journal {path} cannot be opened: {error}.",
                 hint="Is its disk full or damaged? Removing the file loses unsent reports only.",
             ) from error
+        self._path = path
+        self._node = node
+        self._wait_s = wait_s
+        self._reserve = Reserve(path.with_suffix(".reserve"))
+        self._full_since_s = None if self._reserve.refill() else time.monotonic()
+        self._unwritable = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._pending = deque(unsent)
         self._unwritten: list[tuple[int, Report]] = []
@@ -215,6 +236,49 @@ class Journal:
     def pending(self) -> int:
         """Reports that the log has not acknowledged."""
         return len(self._pending) + len(self._unwritten)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing new can begin on this node; empty while the disk has room."""
+        if self._full_since_s is None:
+            return ""
+        what = "its journal cannot be written" if self._unwritable else "its reserve is in use"
+        node, folder = self._node or "?", self._path.parent
+        return f"The disk of node {node} is full ({what}): free room in {folder}."
+
+    async def look(self) -> None:
+        """Looks whether a full disk has room again."""
+        if self._full_since_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._thread, self._reserve.refill):
+            _logger.warning("the disk of the journal has room again")
+            self._full_since_s, self._unwritable = None, False
+
+    async def check_room(self) -> None:
+        """Returns when new work may begin: at once, but for a full disk. Raises OutOfCapacity when
+        that has been full for the short time that is waited."""
+        await self.look()
+        while self._full_since_s is not None:
+            if time.monotonic() - self._full_since_s >= self._wait_s:
+                raise self._refusal()
+            await asyncio.sleep(min(DISK_RETRY_S, self._wait_s / 4))
+            await self.look()
+
+    async def stuck(self) -> OutOfCapacity:
+        """Returns the error to tell those who wait, once nothing could be written for a while."""
+        begun_s: float | None = None
+        while True:
+            await asyncio.sleep(min(DISK_RETRY_S, self._wait_s / 4))
+            if not self._unwritable:
+                begun_s = None
+                continue
+            begun_s = time.monotonic() if begun_s is None else begun_s
+            if time.monotonic() - begun_s >= self._wait_s:
+                return self._refusal()
+
+    def _refusal(self) -> OutOfCapacity:
+        return OutOfCapacity(self.trouble, node=self._node)
 
     async def record(self, reports: Sequence[Report]) -> None:
         """Puts the reports on disk, in order, and returns when they are there. Waits while the
@@ -262,11 +326,19 @@ class Journal:
             await self._surely(lambda: self._file.keep_log(known))
 
     async def keep_segment(self, replica: ReplicaId, segment: str) -> None:
-        """Notes on disk that this kept descriptor holds the replica."""
+        """Notes on disk that this kept descriptor holds the replica. Waits while the disk is
+        full."""
         if self.segments.get(replica) == segment:
             return
         self.segments[replica] = segment
         await self._surely(lambda: self._file.keep(replica, segment))
+
+    async def keep_segment_soon(self, replica: ReplicaId, segment: str) -> None:
+        """As `keep_segment`, or raises OutOfCapacity soon; then nothing was noted."""
+        if self.segments.get(replica) == segment:
+            return
+        await self._soon(lambda: self._file.keep(replica, segment))
+        self.segments[replica] = segment
 
     async def forget_segment(self, replica: ReplicaId) -> None:
         """The replica is in no kept descriptor any more."""
@@ -274,10 +346,10 @@ class Journal:
             await self._surely(lambda: self._file.forget(replica))
 
     async def keep_seal(self, seal: AcceptedSeal) -> None:
-        """Notes on disk that this put is accepted."""
+        """Notes on disk that this put is accepted. Raises OutOfCapacity when it is full."""
         self.seals[seal.ticket] = seal
         written = msgspec.json.encode(seal)
-        await self._surely(lambda: self._file.keep_seal(seal.ticket, written))
+        await self._soon(lambda: self._file.keep_seal(seal.ticket, written))
 
     async def settle_seal(self, ticket: str, outcome: SealOutcome) -> None:
         """Notes what came of an accepted put."""
@@ -354,13 +426,36 @@ class Journal:
 
     async def _surely(self, write: Callable[[], T]) -> T:
         """The write, repeated while the disk is full; other trouble with the file is raised."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                return await loop.run_in_executor(self._thread, write)
+                return await self._try(write)
             except sqlite3.OperationalError as error:
-                _logger.error("the journal cannot be written: %s", error)
-                await asyncio.sleep(DISK_RETRY_S)
+                await self._rest(error)
+
+    async def _soon(self, write: Callable[[], T]) -> T:
+        """As `_surely`, but raises OutOfCapacity when the disk stays full."""
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            try:
+                return await self._try(write)
+            except sqlite3.OperationalError as error:
+                if time.monotonic() >= deadline_s:
+                    raise self._refusal() from error
+                await self._rest(error)
+
+    async def _try(self, write: Callable[[], T]) -> T:
+        written = await asyncio.get_running_loop().run_in_executor(self._thread, write)
+        self._unwritable = False
+        return written
+
+    async def _rest(self, error: sqlite3.OperationalError) -> None:
+        """After a write that failed: gives the reserve up, if there is one, or waits."""
+        if self._full_since_s is None:
+            self._full_since_s = time.monotonic()
+            _logger.error("the journal cannot be written: %s", error)
+        if not self._reserve.release():
+            self._unwritable = True
+            await asyncio.sleep(min(DISK_RETRY_S, self._wait_s / 4))
 
     def close(self) -> None:
         """Waits for writes that are under way. Safe to repeat."""

@@ -100,7 +100,7 @@ async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> 
         loop.add_signal_handler(number, stopping.set)
     with ExitStack() as owned:
         owned.callback(os.close, await _lock(settings.data_dir))
-        journal = Journal(settings.data_dir / "journal.db")
+        journal = Journal(settings.data_dir / "journal.db", settings.node)
         owned.callback(journal.close)
         log = await _connect(settings, notifier.status, stopping)
         if log is None:

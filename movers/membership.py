@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 class Membership:
     """Keeps this node's place in the log. `address` is where its data port listens;
-    `count_blocks` gives the counters of its KV blocks."""
+    `count_blocks` gives the counters of its KV blocks, `trouble` says why it takes no new work."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Membership:
         peers: Peers,
         address: str,
         count_blocks: Callable[[], dict[str, int]],
+        trouble: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._log = log
@@ -59,6 +60,7 @@ class Membership:
         self._disk_room = disk_room
         self._peers = peers
         self._count_blocks = count_blocks
+        self._trouble = trouble
         self._address = advertise(address, settings.advertise)
 
     async def join(self) -> None:
@@ -140,6 +142,7 @@ class Membership:
                 "tiers": tiers,
                 "peers": self._peers.report(),
                 "blocks": self._count_blocks(),
+                "trouble": self._trouble(),
             }
         )
 

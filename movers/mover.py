@@ -221,12 +221,16 @@ class Mover:
 
     def _wire_socket(self, room: Room, fills: Fills) -> None:
         settings, follower, life = self._settings, self._follower, self._life
-        sealing = Sealing(
-            self._residents, self._pool, self._journal, self._writer, follower, life
-        )
+        sealing = Sealing(self._residents, self._pool, self._journal, self._writer, follower, life)
         self._pending = Pending(sealing, self._pool, self._journal, settings.data_dir / "accepted")
         self._readers = Readers(
-            self._residents, self._lifelines, self._writer, follower, life, self._pending
+            self._residents,
+            self._lifelines,
+            self._writer,
+            follower,
+            life,
+            self._pending,
+            self._journal,
         )
         self._puts = Puts(
             room,
@@ -252,6 +256,7 @@ class Mover:
             self._peers,
             self._server.address,
             self._count_blocks,
+            lambda: self._journal.trouble,
         )
         self._recovery = Recovery(
             self._residents,
@@ -385,6 +390,7 @@ class Mover:
             await self._agent.tidy()
             self._levels.forget()
             await in_thread(self._pool.trim, FREE_S_MAX)
+            await self._journal.look()
             await self._journal.note_position(self._follower.view.at)
 
     def _count_blocks(self) -> dict[str, int]:
@@ -414,6 +420,7 @@ class Mover:
             puts_open=self._puts.total,
             readers=self._lifelines.total(),
             journal_pending=self._journal.pending,
+            trouble=self._journal.trouble,
             log_seq=self._follower.view.at,
             descriptors=len(os.listdir("/proc/self/fd")),
             unsaved_bytes=self._hibernation.unsaved_bytes() + self._pending.size_bytes,

@@ -80,8 +80,12 @@ class Pending:
         """The bytes of those puts."""
         return sum(seal.request.manifest.size_bytes for seal in self._journal.seals.values())
 
+    async def check_room(self) -> None:
+        """Raises OutOfCapacity when the disk has been too full for the journal for a while."""
+        await self._journal.check_room()
+
     async def accept(self, seal: AcceptedSeal, segment: Segment, digester: Digester) -> None:
-        """Takes the segment over; when this returns the put is safe."""
+        """Takes the segment over; when this returns the put is safe. Raises OutOfCapacity."""
         try:
             await self._journal.keep_seal(seal)
         except BaseException:

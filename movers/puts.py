@@ -106,6 +106,7 @@ class Puts:
         `is_lasting`: it will be worked in, not just filled. Not `is_touched`: the writer makes the
         pages of new memory."""
         _check_size(size_bytes)
+        await self._pending.check_room()
         await self._wait_for_place()
         self._opening += 1
         try:

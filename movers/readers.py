@@ -18,6 +18,7 @@ from tensorcast.movers.core.holdings import (
     resolve_artifact,
 )
 from tensorcast.movers.core.supply import peers_with, plan_demand
+from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.memfd import Segment
@@ -55,6 +56,7 @@ class Readers:
         follower: Follower,
         life: Life,
         pending: Pending,
+        journal: Journal,
     ) -> None:
         self._residents = residents
         self._lifelines = lifelines
@@ -62,12 +64,14 @@ class Readers:
         self._follower = follower
         self._life = life
         self._pending = pending
+        self._journal = journal
         self._issuing = Locks()
 
     async def read(self, what: str, after: Seq, timeout_s: float, actor: str) -> Grant:
         """Grants the artifact that a key or id stands for, as of event `after` or later. Makes a
         replica first when the node has none. Raises NotFound, Timeout, Cancelled, or what the
-        fault of the operation stands for."""
+        fault of the operation stands for; OutOfCapacity when the disk is too full for the journal
+        of this work."""
         try:
             async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
                 await self._pending.settle_key(what)
@@ -111,6 +115,7 @@ class Readers:
             view, node = self._follower.view, self._life.node
             operation = operation_making(view, artifact, node, Tier.DRAM)
             if operation is None and self._residents.find_ready(artifact) is None:
+                await self._journal.check_room()
                 operation = await self._issue(artifact, actor)
         if operation is not None:
             await self._wait_for(artifact, operation)
@@ -122,12 +127,16 @@ class Readers:
         ended = asyncio.ensure_future(
             self._follower.wait_until(lambda view: not is_open(view, operation), TIMEOUT_S_MAX)
         )
+        stuck = asyncio.ensure_future(self._journal.stuck())
         try:
-            await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([ready, ended, stuck], return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
             ended.cancel()
+            stuck.cancel()
         if self._residents.find_ready(artifact) is None:
+            if stuck.done() and not stuck.cancelled() and not ended.done():
+                raise stuck.result()
             self._raise_fault(self._follower.view.operations[operation])
 
     async def _issue(self, artifact: ArtifactId, actor: str) -> OperationId:

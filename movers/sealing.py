@@ -27,7 +27,14 @@ from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import choose_chunk_bytes
 from tensorcast.schema.cluster import decide
 from tensorcast.schema.commands import Command, CompleteReplica, MoveKey, SealArtifact
-from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound, Timeout, Unavailable
+from tensorcast.schema.errors import (
+    Corrupt,
+    InvalidArgument,
+    NotFound,
+    OutOfCapacity,
+    Timeout,
+    Unavailable,
+)
 from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, parse_key, replica_id
 from tensorcast.schema.socket import PutSealed, SealPut
 from tensorcast.schema.tensors import Manifest, check_index, check_manifest, derive_artifact_id
@@ -213,7 +220,11 @@ class Sealing:
     async def _register(self, segment: Segment, named: Named, actor: str) -> PutSealed:
         """One append for artifact, replica and key. The journal knows the segment before, so that
         a crash right after the append loses nothing."""
-        await self._journal.keep_segment(self._replica(named.artifact), segment.name)
+        try:
+            await self._journal.keep_segment_soon(self._replica(named.artifact), segment.name)
+        except BaseException:
+            self._pool.release(segment)
+            raise
         try:
             outcome = await self._append(named, actor)
         except (Unavailable, Timeout):
@@ -260,6 +271,8 @@ class Sealing:
             async with asyncio.timeout(SETTLE_S_MAX):
                 await self._journal.settled()
         except TimeoutError:
+            if self._journal.trouble:
+                raise OutOfCapacity(self._journal.trouble, node=self._life.node) from None
             raise Unavailable(
                 f"Node {self._life.node} cannot reach the log.",
                 hint="Is the NATS server well? `tcctl status` says.",
@@ -330,11 +343,11 @@ async def _once(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _insist(work: Callable[[], Awaitable[T]]) -> T:
-    """Repeats the work until the log answers."""
+    """Repeats the work until the log answers and the disk has room."""
     while True:
         try:
             return await work()
-        except (Unavailable, Timeout) as error:
+        except (OutOfCapacity, Unavailable, Timeout) as error:
             _logger.info("an accepted put waits: %s", error)
             await asyncio.sleep(RETRY_S)
 

@@ -244,7 +244,7 @@ class PeerInfo(_Message, frozen=True, kw_only=True):
 
 class NodeInfo(_Message, frozen=True, kw_only=True):
     """`bandwidth` in bytes a second (0: not known); `peers` are the nodes that its mover does not
-    rely on now."""
+    rely on now; `trouble` says why it takes no new work (empty: it does)."""
 
     node: NodeId
     epoch: int
@@ -260,6 +260,7 @@ class NodeInfo(_Message, frozen=True, kw_only=True):
     bandwidth: int = 0
     overflow: Overflow = Overflow.SPILL
     peers: tuple[PeerInfo, ...] = ()
+    trouble: str = ""
 
 
 class EventInfo(_Message, frozen=True, kw_only=True):

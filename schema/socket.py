@@ -167,7 +167,8 @@ class Stats(_Answer, frozen=True, kw_only=True):
     """Counts for diagnosis and leak tests. Bytes; `readers` are lifelines that are open.
     `unsaved_bytes` is what a stop must write to the disk so that nothing is lost;
     `disk_free_bytes` is the room there. `free_bytes` is memory that is kept for the next use, on
-    top of `used_bytes`; `waiting` requests wait for memory."""
+    top of `used_bytes`; `waiting` requests wait for memory.
+    `trouble` says why the node takes no new work; it is empty when all is well."""
 
     node: NodeId
     epoch: Epoch
@@ -188,6 +189,7 @@ class Stats(_Answer, frozen=True, kw_only=True):
     disk_used_bytes: int = 0
     waiting: int = 0
     peers: tuple[PeerInfo, ...] = ()
+    trouble: str = ""
 
 
 class Refused(_Answer, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from tensorcast.controlplane.services.api_answers import (
     describe_tensors,
 )
 from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.heartbeats import Heartbeat
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.node import NodeStatus
@@ -71,10 +72,24 @@ async def show_node(desk: Desk, request: Show) -> NodeInfo:
     """The node of this name, whether it is up or not. Raises NotFound."""
     view = await desk.view_after(request.after)
     found = describe_node(view, view.nodes[resolve_node(view, request.what)])
-    heard = desk.heartbeats.nodes.get(found.node)
-    if heard is None or heard.heartbeat.epoch != found.epoch:
+    heartbeat = _heartbeat(desk, found)
+    if heartbeat is None:
         return found
-    return msgspec.structs.replace(found, peers=heard.heartbeat.peers)
+    return msgspec.structs.replace(found, peers=heartbeat.peers, trouble=heartbeat.trouble)
+
+
+def _heartbeat(desk: Desk, node: NodeInfo) -> Heartbeat | None:
+    """The last one of this life of the node."""
+    heard = desk.heartbeats.nodes.get(node.node)
+    is_own = heard is not None and heard.heartbeat.epoch == node.epoch
+    return heard.heartbeat if heard is not None and is_own else None
+
+
+def _with_trouble(desk: Desk, node: NodeInfo) -> NodeInfo:
+    heartbeat = _heartbeat(desk, node)
+    if heartbeat is None or not heartbeat.trouble:
+        return node
+    return msgspec.structs.replace(node, trouble=heartbeat.trouble)
 
 
 def require_key(view: ClusterView, text: str) -> KeyState:
@@ -149,7 +164,7 @@ async def list_nodes(desk: Desk, request: Browse) -> tuple[NodeInfo, ...]:
     view = await desk.view_after(request.after)
     wanted = _parse_status(request.status or ALL, NodeStatus)
     found = (node for node in describe_nodes(view) if wanted in (ALL, node.state))
-    return tuple(found)[: _limit(request.limit)]
+    return tuple(_with_trouble(desk, node) for node in tuple(found)[: _limit(request.limit)])
 
 
 def _newest(found: Iterable[T], age: Callable[[T], float], limit: int) -> list[T]:

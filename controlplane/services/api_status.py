@@ -116,6 +116,8 @@ def find_problems(view: ClusterView, heartbeats: Heartbeats) -> Iterator[str]:
         silent_s = heartbeats.clock() - heard.at_s
         if silent_s > SILENT_S:
             yield f"Node {name} has been silent for {silent_s:.0f} s."
+        if heard.heartbeat.trouble:
+            yield heard.heartbeat.trouble
         for tier, info in heard.heartbeat.tiers.items():
             if info.capacity and info.used > FULL_FRACTION * info.capacity:
                 yield f"The {tier} of node {name} is {info.used / info.capacity:.0%} full."

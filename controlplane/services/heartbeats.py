@@ -20,12 +20,13 @@ from tensorcast.schema.subjects import heartbeats, renewals
 
 class Heartbeat(msgspec.Struct, frozen=True):
     """What a mover says of itself: the life that it is in, what its tiers hold, in bytes, the
-    peers that it does not rely on, and counters of its KV blocks."""
+    peers that it does not rely on, counters of its KV blocks, and why it takes no new work."""
 
     epoch: Epoch
     tiers: dict[Tier, TierInfo] = {}
     peers: tuple[PeerInfo, ...] = ()
     blocks: dict[str, int] = {}
+    trouble: str = ""
 
 
 class Heard(msgspec.Struct, frozen=True):

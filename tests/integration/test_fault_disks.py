@@ -8,15 +8,16 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mover_nodes import MIB, Content, MoverNode, observing
+from mover_nodes import MIB, Application, Content, MoverNode, observing
 from servers import NatsServer
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.commands import CompleteReplica, RemoveArtifact
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import OutOfCapacity, Unavailable
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import Tier, replica_id
 from tensorcast.schema.work import Evict, Load, Persist, Verify
@@ -191,3 +192,52 @@ async def test_a_full_disk(small_disk: Path, nats_server: NatsServer):
                 application.get("m")
     finally:
         node.close()
+
+
+async def test_a_disk_without_a_byte_left_is_told_and_passes(
+    small_disk: Path, nats_server: NatsServer, tmp_path: Path
+):
+    node = MoverNode("n1", small_disk / "n1", nats_server.url)
+    giver = MoverNode("n2", tmp_path / "n2", nats_server.url)
+    here, there = Content([MIB], seed=1), Content([MIB], seed=2)
+    filler = small_disk / "filler"
+    try:
+        node.start()
+        giver.start()
+        with giver.application() as application:
+            application.put(there, key="there")
+        with node.application() as application:
+            application.put(here, key="here")
+            _fill(filler)
+            begun = time.monotonic()
+            with pytest.raises(OutOfCapacity, match=rf"The disk of node n1 is full.*{small_disk}"):
+                _put_while_it_goes(application, filler)
+            with pytest.raises(OutOfCapacity, match="The disk of node n1 is full"):
+                application.get("there")
+            assert time.monotonic() - begun < 60  # not the minutes of an answer that never comes
+            assert "The disk of node n1 is full" in application.stats().trouble
+            with application.get("here") as reading:
+                assert reading.bytes() == here.bytes
+            filler.unlink()
+            await _happens(lambda: application.stats().trouble == "")
+            application.put(Content([MIB], seed=99), key="after")
+            with application.get("there") as reading:
+                assert reading.bytes() == there.bytes
+            await _happens(lambda: application.stats().journal_pending == 0)
+    finally:
+        node.close()
+        giver.close()
+
+
+def _put_while_it_goes(application: Application, filler: Path) -> None:
+    """The first puts still fit into the journal."""
+    for number in range(3, 40):
+        application.put(Content([MIB], seed=number), key=f"more/{number}")
+        _fill(filler)
+
+
+def _fill(filler: Path) -> None:
+    """To the last byte."""
+    with filler.open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))

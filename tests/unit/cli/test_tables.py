@@ -92,6 +92,7 @@ def test_an_operation_that_ended_tells_its_time_and_rate() -> None:
         ({"cordoned": True}, "up, cordoned"),
         ({"cordoned": True, "draining": True}, "up, draining"),
         ({"state": "lost"}, "lost"),
+        ({"trouble": "Its disk is full."}, "up, in trouble"),
     ],
 )
 def test_the_state_of_a_node(changes: dict[str, object], words: str) -> None:

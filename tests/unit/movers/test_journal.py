@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from samples import manifest
 from tensorcast.log.follower import Follower
 from tensorcast.log.memory import MemoryLog
 from tensorcast.movers.journal import Journal, Report, plan
+from tensorcast.movers.reserve import Reserve
+from tensorcast.movers.seals import AcceptedSeal
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import decode
@@ -26,7 +30,7 @@ from tensorcast.schema.commands import (
     StartReplica,
     SucceedOperation,
 )
-from tensorcast.schema.errors import Corrupt, Unavailable
+from tensorcast.schema.errors import Corrupt, OutOfCapacity, Unavailable
 from tensorcast.schema.ids import (
     ArtifactId,
     Epoch,
@@ -37,6 +41,7 @@ from tensorcast.schema.ids import (
     Tier,
     replica_id,
 )
+from tensorcast.schema.socket import SealPut
 from tensorcast.schema.work import Materialize
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -233,4 +238,93 @@ async def test_reports_wait_as_long_as_they_may_not_be_sent(tmp_path: Path):
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+    journal.close()
+
+
+def make_full(journal: Journal) -> None:
+    """The file may not grow any more: sqlite says "database or disk is full"."""
+    pages = journal._file._db.execute("PRAGMA page_count").fetchone()[0]
+    journal._file._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def make_room(journal: Journal) -> None:
+    journal._file._db.execute("PRAGMA max_page_count = 1000000")
+
+
+def a_seal(ticket: str) -> AcceptedSeal:
+    content = SealPut(session=1, kind="k" * 50_000, manifest=manifest(1), labels={})
+    return AcceptedSeal(ticket=ticket, segment="s", actor="me", request=content)
+
+
+async def test_on_a_full_disk_a_put_is_refused_soon_and_says_why(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db", N, wait_s=0.1)
+    make_full(journal)
+    async with asyncio.timeout(10):
+        with pytest.raises(OutOfCapacity, match=r"disk of node n1 is full .* free room in"):
+            await journal.keep_seal(a_seal("one"))
+        with pytest.raises(OutOfCapacity, match=str(tmp_path)):
+            await journal.keep_segment_soon(R, "s" * 50_000)
+        assert "cannot be written" in journal.trouble
+        assert R not in journal.segments
+        assert isinstance(await Stall(journal).error(), OutOfCapacity)
+    make_room(journal)
+    await journal.check_room()
+    await journal.keep_seal(a_seal("one"))
+    assert journal.trouble == ""
+    journal.close()
+
+
+class Stall:
+    """A report that waits for room, and what those are told who wait for what it is about."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def error(self) -> OutOfCapacity:
+        long = CancelOperation(operation=OP, reason="x" * 50_000)
+        recording = asyncio.ensure_future(self._journal.record([report(1, long)]))
+        try:
+            return await self._journal.stuck()
+        finally:
+            assert not recording.done()
+            recording.cancel()
+
+
+async def test_reports_outlast_a_full_disk(tmp_path: Path):
+    log, journal = MemoryLog(), Journal(tmp_path / "journal.db", N, wait_s=0.1)
+    make_full(journal)
+    long = IssueOperation(
+        operation=OP, node=N, work=Materialize(artifact=A), policy="demand" * 10_000
+    )
+    recording = asyncio.ensure_future(journal.record([report(0, long), report(1, START)]))
+    await journal.stuck()
+    make_room(journal)
+    async with draining(journal, log), asyncio.timeout(10):
+        await recording
+        await journal.settled()
+    journal.close()
+    assert types(log) == ["operation.issued", "operation.started"]
+
+
+async def test_a_full_disk_gives_up_the_reserve_and_takes_no_new_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    journal = Journal(tmp_path / "journal.db", N, wait_s=0.1)
+    failures = iter([sqlite3.OperationalError("database or disk is full")])
+
+    def add(rows: object, add=journal._file.add) -> None:
+        for failure in failures:
+            raise failure
+        add(rows)
+
+    journal._file.add = add
+    monkeypatch.setattr(Reserve, "refill", lambda self: False)
+    async with asyncio.timeout(10):
+        await journal.record([report(0, BEGIN)])  # the reserve had the room for it
+        assert not (tmp_path / "journal.reserve").exists()
+        with pytest.raises(OutOfCapacity, match="its reserve is in use"):
+            await journal.check_room()
+        monkeypatch.undo()
+        await journal.check_room()
+    assert (tmp_path / "journal.reserve").exists()
     journal.close()

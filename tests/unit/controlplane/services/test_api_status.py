@@ -25,6 +25,8 @@ def test_problems_are_said_in_words():
         "Node n2 has been silent for 4 s.",
         "The dram of node n3 is 99% full.",
     ]
+    heard.hear_node(NodeId("n3"), b'{"epoch": 1, "trouble": "The disk of node n3 is full."}')
+    assert "The disk of node n3 is full." in list(find_problems(world.view, heard))
     world.then(NodeLost(node=NodeId("n1"), epoch=Epoch(1), silent_s=5))
     assert next(find_problems(world.view, heard)).startswith("Node n1 is lost")
 
