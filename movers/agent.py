@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from tensorcast.log.follower import Follower, Subscription
+from tensorcast.movers.core.absence import remember_damage
 from tensorcast.movers.core.holdings import operations_for
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.journal import Journal
@@ -200,7 +201,8 @@ class Agent:
                 await self._journal.check_room()
             moved = await self._operations.do(operation.work, started)
         except TensorCastError as error:
-            end = self._failed(operation, from_error(error))
+            fault = remember_damage(operation.fault, from_error(error))
+            end = self._failed(operation, fault)
         except Exception as error:
             _logger.exception("operation %s broke", operation.id)
             fault = Fault(kind=FaultKind.INVALID, detail=f"Internal error: {error!r}.")

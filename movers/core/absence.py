@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Manifest
+
+_BEFORE: Final = " What came before was damaged: "
 
 
 def explain_end(
@@ -32,3 +36,26 @@ def explain_absence(artifact: ArtifactId, missing: ChunkSet, manifest: Manifest)
         lacking = f"{len(missing)} of the {total} chunks"
         detail = f"No node that is up has {lacking} of artifact {artifact} that are missing here."
     return Fault(kind=FaultKind.UNAVAILABLE, detail=detail)
+
+
+def worse_of(before: Fault | None, fault: Fault | None) -> Fault | None:
+    """Which of two faults tells why a transfer ends: the later one; but a peer that sent damaged
+    bytes and then, having looked, no longer has them, has damaged ones."""
+    if fault is None:
+        return before
+    is_damage = before is not None and before.kind is FaultKind.CORRUPT
+    return before if is_damage and fault.kind is FaultKind.NOT_FOUND else fault
+
+
+def remember_damage(before: Fault | None, fault: Fault) -> Fault:
+    """The fault of an operation that was tried again after `before`: when the bytes were damaged
+    then and cannot be had now, that is why."""
+    was_damaged = before is not None and before.kind is FaultKind.CORRUPT
+    if before is None or not was_damaged or fault.kind is not FaultKind.UNAVAILABLE:
+        return fault
+    damage = before.detail.rpartition(_BEFORE)[2]
+    return Fault(
+        kind=FaultKind.CORRUPT,
+        detail=f"{fault.detail}{_BEFORE}{damage}",
+        permanent=fault.permanent,
+    )

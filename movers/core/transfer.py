@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tensorcast.movers.core.absence import explain_end
+from tensorcast.movers.core.absence import explain_end, worse_of
 from tensorcast.movers.core.laggards import Laggard, find_laggards, may_lag
 from tensorcast.movers.core.sources import (
     End,
@@ -320,15 +320,16 @@ def _settle(
     if source is None:
         return transfer  # left, or a new life has taken its place
     kind = fault.kind if fault else None
+    worst = worse_of(transfer.fault, fault)
     end = End(
         arrived=arrived, holds=holds, fault=kind, asked=pull.chunks, vain_before=pull.vain_before
     )
     kept = settle(source, end, transfer.limits, at_s)
     if kept is not None:
         sources = tuple(kept if s.life == pull.life else s for s in transfer.sources)
-        return msgspec.structs.replace(transfer, sources=sources, fault=fault or transfer.fault)
+        return msgspec.structs.replace(transfer, sources=sources, fault=worst)
     dropped = _drop(transfer, frozenset({pull.life}), is_banned=kind in _LIES)
-    return msgspec.structs.replace(dropped, fault=fault or transfer.fault)
+    return msgspec.structs.replace(dropped, fault=worst)
 
 
 def _drop(transfer: Transfer, lives: Lives, *, is_banned: bool = False) -> Transfer:

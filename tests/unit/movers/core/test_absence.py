@@ -1,7 +1,12 @@
 import pytest
 
 from samples import manifest
-from tensorcast.movers.core.absence import explain_absence, explain_end
+from tensorcast.movers.core.absence import (
+    explain_absence,
+    explain_end,
+    remember_damage,
+    worse_of,
+)
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.faults import Fault, FaultKind
 
@@ -29,3 +34,29 @@ def test_the_last_fault_decides_what_follows(last, kind):
     assert found.kind is kind
     assert found.retryable
     assert found.detail.endswith("Last: b fell silent.") == (last is not None)
+
+
+DAMAGE = Fault(kind=FaultKind.CORRUPT, detail="Node b sent chunk 1 damaged.")
+ABSENT = Fault(kind=FaultKind.NOT_FOUND, detail="Node b does not have all chunks.")
+LOST = Fault(kind=FaultKind.UNAVAILABLE, detail="No node has it.")
+
+
+def test_a_peer_that_drops_what_it_sent_damaged_has_damaged_bytes():
+    assert worse_of(DAMAGE, ABSENT) is DAMAGE
+    assert worse_of(DAMAGE, None) is DAMAGE
+    assert worse_of(DAMAGE, LOST) is LOST
+    assert worse_of(None, ABSENT) is ABSENT
+    assert worse_of(ABSENT, DAMAGE) is DAMAGE
+
+
+def test_damage_of_an_earlier_try_is_told_once():
+    again = remember_damage(DAMAGE, LOST)
+    third = remember_damage(again, LOST)
+    assert again == third
+    assert again.kind is FaultKind.CORRUPT
+    assert again.retryable
+    assert again.detail == f"No node has it. What came before was damaged: {DAMAGE.detail}"
+    assert remember_damage(None, LOST) is LOST
+    assert remember_damage(LOST, LOST) is LOST
+    full = Fault(kind=FaultKind.OUT_OF_CAPACITY, detail="Full.")
+    assert remember_damage(DAMAGE, full) is full

@@ -151,6 +151,16 @@ def test_only_damaged_sources_fail_as_corrupt():
     assert turn.fault.kind is FaultKind.CORRUPT
 
 
+def test_a_damaged_source_that_drops_the_chunks_still_fails_as_corrupt():
+    turn = start(4, [ready("a", 4)])
+    kinds = iter([FaultKind.CORRUPT])
+    while turn.status is TransferStatus.RUNNING:
+        pull, kind = turn.transfer.in_flight[0], next(kinds, FaultKind.NOT_FOUND)
+        turn = advance(turn.transfer, broken(pull, kind))
+    assert turn.fault.kind is FaultKind.CORRUPT
+    assert "a corrupt" in turn.fault.detail
+
+
 def test_a_filling_source_is_probed_and_its_news_are_used():
     turn = start(4, [filling("a")])
     probe, other = turn.pulls
