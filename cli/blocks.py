@@ -149,4 +149,6 @@ def _content(one: EventInfo) -> tuple[str, str, str, str, str]:
     if not data.space:
         return (data.node, "", "", "", data.reason)
     holds = f"{data.held_blocks} ({format_size(data.held_bytes)})"
+    if data.reason:
+        holds = f"{holds}; {data.reason}"
     return (data.node, data.tier, data.space, str(data.blocks), holds)

@@ -85,7 +85,10 @@ class BlocksStored(_Keyed, frozen=True, kw_only=True):
 
 
 class BlocksEvicted(_Keyed, frozen=True, kw_only=True):
-    """The node does not hold these blocks in this tier any more."""
+    """The node does not hold these blocks in this tier any more. `reason`: why, unless they went to
+    make room or were asked to."""
+
+    reason: Annotated[str, Meta(max_length=_REASON_MAX)] = ""
 
     def __post_init__(self) -> None:
         _checked(self)

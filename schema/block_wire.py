@@ -13,7 +13,8 @@ answer is answered in order, with the same tag. Pure; every length is checked be
     RETURN     places                    (no answer) slots that were lent ahead and are not used
     EXISTS     keys                      STATES: where each is
     EVICT      keys, or a space          STATES: whether each was dropped; for a space the count
-    DAMAGED    keys                      (no answer) bytes that did not match their digest
+    DAMAGED    keys                      (no answer) bytes that did not match their digest; over TCP
+                                         STATES: whether each was found so too, and dropped
     MAP        tag: number of a slab     MAPPED, with two descriptors: to read, to write
     MARK       nothing                   MAPPED, with two descriptors: of the connection's mark and
                                          pins, and of the board (size 0: there is none)

@@ -95,6 +95,14 @@ def unpack_key(packed: bytes) -> BlockKey:
         raise Corrupt(f"The block's key {packed.hex()} cannot be read.") from error
 
 
+def name_key(packed: bytes) -> str:
+    """A packed key as people read it; in hex when it is none."""
+    try:
+        return str(unpack_key(packed))
+    except Corrupt:
+        return packed.hex()
+
+
 def pack_space(space: str) -> bytes:
     """What the binary form of every key of a space begins with, and of no other key. Raises
     InvalidArgument."""

@@ -30,6 +30,7 @@ class Told:
 
     def __init__(self) -> None:
         self.held: dict[Tier, dict[bytes, int]] = {tier: {} for tier in Tier}
+        self.broken: list[tuple[Tier, bytes]] = []
 
     def stored(self, tier: Tier, blocks: Sequence[tuple[bytes, int]]) -> None:
         self.held[tier].update(blocks)
@@ -37,6 +38,10 @@ class Told:
     def evicted(self, tier: Tier, keys: Sequence[bytes]) -> None:
         for key in keys:
             del self.held[tier][key]  # a block is told once
+
+    def damaged(self, tier: Tier, keys: Sequence[bytes]) -> None:
+        self.evicted(tier, keys)
+        self.broken += [(tier, key) for key in keys]
 
     def cleared(self) -> None:
         for held in self.held.values():
@@ -150,6 +155,16 @@ def block_node(**options) -> Iterator[BlockNode]:
             yield node
         finally:
             node.close()
+
+
+def flip(node: BlockNode, key: bytes) -> None:
+    """Flips a bit of a block in the node's memory, after its digest was made."""
+    store = node.blocks._store
+    wait_until(lambda: store.states([key])[0] and not store.stats().writing)
+    while node.blocks._keeper.digest():
+        pass
+    with store.memory(store.state.index.entries[key]) as memory:
+        memory[1000] ^= 1
 
 
 def keys_for(numbers: Sequence[int], space: str = "m") -> list[bytes]:

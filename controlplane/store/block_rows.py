@@ -145,6 +145,8 @@ def _columns(one: BlockRecorded) -> Row:
             }
             if isinstance(event, BlocksStored):
                 data["sizes"] = event.sizes
+            elif event.reason:
+                data["reason"] = event.reason
             return (
                 *_speaker(event),
                 event.tier.value,

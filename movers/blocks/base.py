@@ -23,6 +23,10 @@ class BlockReporter(Protocol):
         """These blocks cannot be read in this tier any more."""
         ...
 
+    def damaged(self, tier: Tier, keys: Sequence[bytes]) -> None:
+        """As `evicted`, because their bytes do not match their digests."""
+        ...
+
     def cleared(self) -> None:
         """The node holds no block any more, in any tier."""
         ...
@@ -77,6 +81,9 @@ class NullReporter:
         pass
 
     def evicted(self, tier: Tier, keys: Sequence[bytes]) -> None:
+        pass
+
+    def damaged(self, tier: Tier, keys: Sequence[bytes]) -> None:
         pass
 
     def cleared(self) -> None:

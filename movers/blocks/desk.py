@@ -70,9 +70,12 @@ class Desk:
         if head.flags & Flag.DIGESTS:
             flags |= Flag.DIGESTS
             rest += b"".join(self.store.digests(keys, found))
-        if head.flags & Flag.ELSEWHERE and NOWHERE in found:
+        if head.flags & Flag.ELSEWHERE and (flags or NOWHERE in found):
+            # Who wants digests may find a block damaged, and then needs another holder.
             flags |= Flag.ELSEWHERE
-            rest += self.find_elsewhere(keys, found)
+            rest += self.find_elsewhere(
+                keys, NOWHERE * len(keys) if flags & Flag.DIGESTS else found
+            )
         return pack_frame(Op.FOUND, rest, flags=flags, count=len(keys), tag=head.tag)
 
     def find_elsewhere(self, keys: Sequence[bytes], found: bytes) -> bytes:

@@ -140,6 +140,10 @@ class _Peer:
             self._fetch(at, head)
         elif head.op == Op.SEND:
             self._take_in(at, head)
+        elif head.op == Op.DAMAGED:
+            keys, _ = split_keys(self.buffer, at, head)
+            states = self._store.drop_damaged(keys)
+            send(self._socket, pack_frame(Op.STATES, states, count=len(keys), tag=head.tag))
         elif head.op in OTHER_OPS:
             send(self._socket, self._desk.answer(self.buffer, at, head))
         else:

@@ -83,6 +83,13 @@ class BlockReports:
             self._ledger.evicted(tier, keys)
             self._wake(before)
 
+    def damaged(self, tier: Tier, keys: Sequence[bytes]) -> None:
+        """As `BlockReporter.damaged`. Told although the blocks be stored again at once."""
+        with self._lock:
+            before = self._ledger.waiting
+            self._ledger.damaged(tier, keys)
+            self._wake(before)
+
     def cleared(self) -> None:
         """As `BlockReporter.cleared`."""
         with self._lock:

@@ -9,6 +9,7 @@ others that look for it wait for it a moment, and it goes when its writer does.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from tensorcast.schema.block_wire import (
     entry_sizes,
     split_entries,
 )
-from tensorcast.schema.blocks import BLOCK_BYTES_MAX
+from tensorcast.schema.blocks import BLOCK_BYTES_MAX, name_key
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import Tier
 
@@ -44,6 +45,7 @@ LENT_SHARE = 8
 """One connection is lent at most one in so many bytes of the budget ahead of need."""
 
 _NO_DIGEST = bytes(8)
+_logger = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
@@ -403,18 +405,27 @@ class BlockStore:
         dropped = {*gone, *on_disk}
         return bytes(State.DROPPED if key in dropped else State.ABSENT for key in keys)
 
-    def drop_damaged(self, keys: Sequence[bytes]) -> None:
-        """Looks at blocks that somebody found damaged, and drops those that are."""
+    def drop_damaged(self, keys: Sequence[bytes]) -> bytes:
+        """Looks at blocks that somebody found damaged, and drops those that are: a state for each,
+        DROPPED or ABSENT (it was not here, or is good). Those on disk are checked when read."""
         session = Session("check")
         self.join(session)
         found = split_entries(self.peek(keys, session), 0, len(keys), 1 << 31)
-        damaged = [
-            key
-            for key, entry in zip(keys, found, strict=True)
-            if entry != NOWHERE and self.state.hash(entry) != self.state.index.digests.get(key)
-        ]
+        with self.state.lock:
+            made = self.state.index.digests
+            known = {k: e for k, e in zip(keys, found, strict=True) if e != NOWHERE and k in made}
+            digests = {key: made[key] for key in known}
+        damaged = {k: entry for k, entry in known.items() if self.state.hash(entry) != digests[k]}
         self.leave(session)
-        self.evict(damaged)
+        with self.state.lock:
+            entries = self.state.index.entries
+            gone = [key for key, entry in damaged.items() if entries.get(key) == entry]
+            self.state.remove(gone)
+            if gone:
+                self._reporter.damaged(Tier.DRAM, gone)
+        for key in gone:
+            _logger.warning("KV block %s in memory is damaged: it is dropped", name_key(key))
+        return bytes(State.DROPPED if key in gone else State.ABSENT for key in keys)
 
     def keys_of(self, beginning: bytes) -> list[bytes]:
         """The blocks in memory whose keys begin so."""

@@ -18,7 +18,7 @@ from tensorcast.schema.block_events import (
     BlocksEvicted,
     BlocksStored,
 )
-from tensorcast.schema.blocks import PACKED_BYTES_MAX, PACKED_BYTES_MIN, pack_space
+from tensorcast.schema.blocks import PACKED_BYTES_MAX, PACKED_BYTES_MIN, name_key, pack_space
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Epoch, NodeId, Tier
 
@@ -34,17 +34,19 @@ Place = tuple[Tier, bytes]
 
 class Changes(msgspec.Struct, frozen=True):
     """What is to be told next. With a `reason` all that was told before counts no more, and
-    `stored` is everything that is held; sizes before (0: not told) are in `before`."""
+    `stored` is everything that is held; sizes before (0: not told) are in `before`. `damaged`
+    blocks are evicted too, and may be stored again."""
 
     reason: str | None
     stored: Mapping[Tier, Mapping[bytes, int]]
     evicted: Mapping[Tier, Mapping[bytes, int]]
     before: Mapping[Tier, Mapping[bytes, int]]
+    damaged: Mapping[Tier, Mapping[bytes, int]] = {}
 
     @property
     def is_empty(self) -> bool:
         return self.reason is None and not any(
-            (*self.stored.values(), *self.evicted.values()),
+            (*self.stored.values(), *self.evicted.values(), *self.damaged.values()),
         )
 
 
@@ -57,6 +59,7 @@ class BlockLedger:
         self.held: dict[Tier, Held] = {tier: {} for tier in Tier}
         self._changes_max = changes_max
         self._before: dict[Tier, Held] = {tier: {} for tier in Tier}
+        self._damaged: dict[Tier, set[bytes]] = {tier: set() for tier in Tier}
         self._reason: str | None = None
 
     @property
@@ -98,6 +101,11 @@ class BlockLedger:
                 before.setdefault(key, known)
         self._bound()
 
+    def damaged(self, tier: Tier, keys: Sequence[bytes]) -> None:
+        """Notes that the blocks are not held any more, because they were damaged."""
+        self._damaged[tier].update(key for key in keys if key in self.held[tier])
+        self.evicted(tier, keys)
+
     def cleared(self) -> None:
         """Notes that nothing is held any more."""
         self.held = {tier: {} for tier in Tier}
@@ -106,12 +114,14 @@ class BlockLedger:
     def begin_anew(self, reason: str) -> None:
         """Everything that is held is to be told, whatever was told before."""
         self._before = {tier: {} for tier in Tier}
+        self._damaged = {tier: set() for tier in Tier}
         self._reason = reason
 
     def _bound(self) -> None:
         if self._reason is not None:  # all is told anyway
-            for before in self._before.values():
+            for before, damaged in zip(self._before.values(), self._damaged.values(), strict=True):
                 before.clear()
+                damaged.clear()
         elif self.waiting > self._changes_max:
             self.begin_anew("too many changes waited to be told")
 
@@ -125,12 +135,16 @@ class BlockLedger:
             return Changes(reason, copies, {}, {})
         stored: dict[Tier, Held] = {}
         evicted: dict[Tier, Held] = {}
+        damaged: dict[Tier, Held] = {}
         for tier, changed in before.items():
             held = self.held[tier]
+            damaged[tier] = {key: was for key in self._damaged[tier] if (was := changed.get(key))}
+            changed.update(dict.fromkeys(damaged[tier], 0))  # told as gone, whatever came after
+            self._damaged[tier] = set()
             now = {key: held.get(key, 0) for key in changed}
             stored[tier] = {key: n for key, n in now.items() if n and n != changed[key]}
             evicted[tier] = {key: was for key, was in changed.items() if was and not now[key]}
-        return Changes(None, stored, evicted, before)
+        return Changes(None, stored, evicted, before, damaged)
 
 
 class Teller:
@@ -149,6 +163,9 @@ class Teller:
             self.told = 0
             self._totals = {}
             yield BlocksCleared(node=self._node, epoch=epoch, reason=changes.reason)
+        for tier, damaged in changes.damaged.items():
+            for place, keys in _batches(tier, damaged):
+                yield self._evicted(epoch, place, keys, damaged, _explain_damage(keys))
         for tier, evicted in changes.evicted.items():
             for place, keys in _batches(tier, evicted):
                 yield self._evicted(epoch, place, keys, evicted)
@@ -158,7 +175,12 @@ class Teller:
                 yield self._stored(epoch, place, keys, stored, before)
 
     def _evicted(
-        self, epoch: Epoch, place: Place, keys: Sequence[bytes], sizes: Mapping[bytes, int]
+        self,
+        epoch: Epoch,
+        place: Place,
+        keys: Sequence[bytes],
+        sizes: Mapping[bytes, int],
+        reason: str = "",
     ) -> BlocksEvicted:
         blocks, size_bytes = self._add(place, -len(keys), -sum(sizes[key] for key in keys))
         tier, head = place
@@ -172,6 +194,7 @@ class Teller:
             keys=b"".join([key[len(head) :] for key in keys]),
             held_blocks=blocks,
             held_bytes=size_bytes,
+            reason=reason,
         )
 
     def _stored(
@@ -204,6 +227,12 @@ class Teller:
         total = (known_blocks + blocks, known_bytes + size_bytes)
         self._totals[place] = total
         return total
+
+
+def _explain_damage(keys: Sequence[bytes]) -> str:
+    """The reason of an event on blocks whose bytes do not match their digests."""
+    more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+    return f"damaged: {name_key(keys[0])}{more}"
 
 
 def _batches(tier: Tier, keys: Mapping[bytes, int]) -> Iterator[tuple[Place, list[bytes]]]:

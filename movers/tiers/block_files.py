@@ -32,7 +32,7 @@ from tensorcast.movers.blocks.files import (
 )
 from tensorcast.movers.core.block_records import NO_DIGEST, Kind, Record, pack_head
 from tensorcast.movers.durable import explain
-from tensorcast.schema.blocks import BLOCK_BYTES_MAX
+from tensorcast.schema.blocks import BLOCK_BYTES_MAX, name_key
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.ids import Tier
 
@@ -218,8 +218,9 @@ class BlockFiles:
                 return
             self._damaged += 1
             self._is_forgotten(key)
-        _logger.warning("a KV block in %s is damaged: it is dropped", where.file.path)
-        self._reporter.evicted(Tier.DISK, [key])
+        name = name_key(key)
+        _logger.warning("KV block %s in %s is damaged: it is dropped", name, where.file.path)
+        self._reporter.damaged(Tier.DISK, [key])
 
     # ---- files -----------------------------------------------------------------------------
 

@@ -29,10 +29,15 @@ class Told(NullReporter):
 
     def __init__(self) -> None:
         self.held: dict[bytes, int] = {}
+        self.broken: list[bytes] = []
 
     def stored(self, tier, blocks) -> None:
         assert tier is Tier.DISK
         self.held.update(blocks)
+
+    def damaged(self, tier, keys) -> None:
+        self.broken += keys
+        self.evicted(tier, keys)
 
     def evicted(self, tier, keys) -> None:
         assert tier is Tier.DISK
@@ -188,6 +193,7 @@ async def test_a_flipped_bit_is_found_and_the_block_dropped(spills):
     assert get(spill, 2) is None
     assert not spill.contains(key(2))
     assert spill.stats().damaged == 1
+    assert spills.told.broken == [key(2)]
     assert set(spills.told.held) == {key(0), key(1)}
     assert get(spill, 1) == content(1)
     assert put(spill, 2)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from block_nodes import KIB, MIB, BlockNode, content_of, counts, keys_for, wait_until
+from block_nodes import KIB, MIB, BlockNode, content_of, counts, flip, keys_for, wait_until
 from proxies import FlippingProxy
 from tensorcast.client import blocks_tcp
 from tensorcast.client.blocks import Blocks
@@ -31,6 +31,7 @@ from tensorcast.schema.block_wire import (
 )
 from tensorcast.schema.blocks import BlockPut
 from tensorcast.schema.errors import InvalidArgument, Unavailable
+from tensorcast.schema.ids import Tier
 
 STORED, EXISTED = BlockPut.STORED, BlockPut.EXISTED
 
@@ -152,6 +153,61 @@ def test_a_block_that_is_damaged_on_the_way_is_fetched_from_another(nodes: list[
         targets = [bytearray(64 * KIB) for _ in range(10)]
         found = here.connect().get_into(keys_for(range(10)), targets)
         assert found.count(False) == 1
+
+
+@pytest.mark.parametrize("into", [True, False])
+def test_a_block_that_is_damaged_at_its_holder_is_dropped_there(
+    nodes: list[BlockNode], *, into: bool
+):
+    here, there, _ = nodes
+    put(there, range(10))
+    key = keys_for([4])[0]
+    flip(there, key)
+    tell(here, range(10), "n2")
+    client = here.connect()
+    targets = [bytearray(64 * KIB) for _ in range(10)]
+    if into:
+        assert client.get_into(keys_for(range(10)), targets).count(False) == 1
+    else:
+        assert client.get(keys_for(range(10))).count(None) == 1
+    assert there.told.broken == [(Tier.DRAM, key)]
+    assert there.connect().exists(keys_for(range(10))) == [n != 4 for n in range(10)]
+    put(there, [4])
+    assert None not in client.get(keys_for(range(10)))
+
+
+def test_what_is_good_stays_whatever_a_peer_says(nodes: list[BlockNode]):
+    here, there, _ = nodes
+    put(there, range(4))  # without digests yet
+    put(there, range(4, 8))
+    peers = here.connect().peers
+    for _ in range(2):
+        found = peers.use(there.address, lambda p: p.ask_states(Op.DAMAGED, keys_for(range(9))))
+        assert found == bytes([State.ABSENT]) * 9
+        while there.blocks._keeper.digest():
+            pass
+    assert all(there.connect().exists(keys_for(range(8))))
+
+
+@pytest.mark.parametrize("into", [True, False])
+def test_a_block_that_is_damaged_here_comes_from_another_holder(
+    nodes: list[BlockNode], *, into: bool
+):
+    here, there, _ = nodes
+    put(here, range(10))
+    put(there, range(10))
+    tell(here, range(10), "n2")
+    key = keys_for([4])[0]
+    flip(here, key)
+    client = here.connect()
+    targets = [bytearray(64 * KIB) for _ in range(10)]
+    if into:
+        assert client.get_into(keys_for(range(10)), targets, verify=True) == [True] * 10
+    else:
+        targets = client.get(keys_for(range(10)), verify=True)
+    assert [bytes(one) for one in targets] == [content_of(n) for n in range(10)]
+    wait_until(lambda: not client.exists([key], anywhere=False)[0])
+    assert here.told.broken == [(Tier.DRAM, key)]
 
 
 def test_blocks_can_be_put_on_another_node(nodes: list[BlockNode]):

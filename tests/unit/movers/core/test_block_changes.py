@@ -13,6 +13,7 @@ from tensorcast.schema.block_events import (
     iterate_keys,
     iterate_sizes,
 )
+from tensorcast.schema.blocks import name_key
 from tensorcast.schema.ids import Epoch, NodeId, Tier
 
 EPOCH = Epoch(1)
@@ -82,6 +83,24 @@ def test_what_ends_as_it_began_is_not_told():
     assert tell(ledger, teller) == []
     ledger.stored(DRAM, [(key(2), SIZE)])
     assert not ledger.is_dirty
+
+
+def test_damage_is_told_with_the_key_also_when_the_block_is_back_at_once():
+    listener = Listener()
+    ledger, teller = make()
+    ledger.stored(DRAM, [(key(number), SIZE) for number in range(4)])
+    listener.hear(tell(ledger, teller))
+    ledger.damaged(DRAM, [key(1), key(2), key(9)])
+    ledger.evicted(DRAM, [key(3)])
+    ledger.stored(DRAM, [(key(1), SIZE)])
+    events = tell(ledger, teller)
+    listener.hear(events)
+    assert listener.held[DRAM] == {key(0): SIZE, key(1): SIZE}
+    reasons = [event.reason for event in events if isinstance(event, BlocksEvicted)]
+    assert sorted(reasons)[0] == ""
+    assert len(reasons) == 2
+    assert sorted(reasons)[1] in {f"damaged: {name_key(key(n))} and 1 more" for n in (1, 2)}
+    assert tell(ledger, teller) == []
 
 
 def test_another_size_is_told():
