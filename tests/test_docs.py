@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,10 @@ def test_events_that_are_named_exist():
     named = set(re.findall(rf"`((?:{kinds})\.[a-z_]+)`", text))
     assert named
     assert named <= set(EVENT_TYPES) | {"operation.wait", "key.show"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_an_example_needs_only_what_the_install_brings(path):
+    imported = re.findall(r"^\s*(?:import|from)\s+(\w+)", path.read_text(), re.MULTILINE)
+    assert "tensorcast" in imported
+    assert set(imported) <= {*sys.stdlib_module_names, "tensorcast", "torch"}
