@@ -156,6 +156,11 @@ class AsyncClient(AsyncBlockCalls):
         else's. Memory that is not put goes back when the last of its tensors is gone, also when
         this process dies. A child that is forked before the put shares it, and must end first.
 
+        Devices are not seen: before the put, everything that writes to these tensors by DMA must
+        have ended and let go of them (buffers registered with io_uring, `cudaHostRegister`, RDMA
+        memory regions, copies of a CUDA stream). Pinned pages outlast the mapping, so what is
+        written to them later would change the sealed artifact itself.
+
         Raises InvalidArgument, OutOfCapacity, Unavailable.
         """
         from tensorcast.client.spec import lay_out_spec
