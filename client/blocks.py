@@ -7,6 +7,7 @@ threads may call; each uses a connection of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import xxhash
@@ -17,6 +18,7 @@ from tensorcast.client.blocks_pool import BlockConnections
 from tensorcast.client.blocks_socket import BlockConnection, Found
 from tensorcast.client.blocks_tcp import BlockPeers
 from tensorcast.schema.block_wire import (
+    FRAME_KEYS,
     PRIORITY_MAX,
     Elsewhere,
     Greeting,
@@ -36,7 +38,7 @@ Keys = Sequence[BlockKey] | Sequence[bytes]
 
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
-FIND_BLOCKS: Final = 1024
+FIND_BLOCKS: Final = FRAME_KEYS
 _PACKED: Final = {bytes}
 _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
 
@@ -147,14 +149,14 @@ class Blocks:
                 absent = [n for n, address in enumerate(found.addresses) if not address]
                 if verify:
                     damaged = find_damaged(found)
-                    connection.tell_damaged([part[n] for n in damaged])
+                    _tell_here(connection, [part[n] for n in damaged])
                     for n in damaged:
                         views[first + n] = None
                     absent += damaged
                 missing.update(_others(first, absent, found.elsewhere))
             return missing
 
-        return self._here.use(work)
+        return self._here.use(work, is_viewing=True)
 
     def get_into(
         self,
@@ -207,7 +209,7 @@ class Blocks:
                         if found.addresses[n]
                         and xxhash.xxh3_64_digest(targets[first + n]) != digest
                     ]
-                    connection.tell_damaged([part[n] for n in damaged])
+                    _tell_here(connection, [part[n] for n in damaged])
                     absent += damaged
                 missing.update(_others(first, absent, found.elsewhere))
             return missing
@@ -267,7 +269,7 @@ class Blocks:
         indexes: list[int],
         allocate: Callable[[int, int], memoryview],
     ) -> tuple[set[int], dict[int, tuple[str, ...]]]:
-        arrived, _, others = self.peers.use(
+        arrived, damaged, others = self.peers.use(
             address,
             lambda peer: peer.fetch(
                 [keys[at] for at in indexes],
@@ -275,12 +277,19 @@ class Blocks:
                 elsewhere=not self._here.is_local,
             ),
         )
+        if damaged:
+            self._tell_damaged(address, [keys[indexes[n]] for n in damaged])
         more: dict[int, tuple[str, ...]] = {}
         for first, other in others:
             if other is not None:
                 for n in range(len(other.choices[0])):
                     more[indexes[first + n]] = other.of(n)
         return {indexes[n] for n in arrived}, more
+
+    def _tell_damaged(self, address: str, keys: list[bytes]) -> None:
+        """Has the holder look at blocks that came damaged: on the way, or are they so there?"""
+        with suppress(TensorCastError):
+            self.peers.use(address, lambda peer: peer.ask_states(Op.DAMAGED, keys))
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -329,7 +338,6 @@ class Blocks:
     def forget(self) -> None:
         """In a forked child: leaves the parent's connections to the parent."""
         self._here.forget()
-        self.peers.close()
         self.peers = BlockPeers(self._greeting)
 
 
@@ -400,6 +408,13 @@ def copy_found(found: Found, targets: Sequence[memoryview], first: int) -> list[
             absent.append(at - first)
         at += 1
     return absent
+
+
+def _tell_here(connection: BlockConnection, damaged: list[bytes]) -> None:
+    """Has the mover look at blocks, now: others may read them."""
+    if damaged:
+        connection.tell_damaged(damaged)
+        connection.flush()
 
 
 def find_damaged(found: Found) -> list[int]:

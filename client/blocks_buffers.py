@@ -39,9 +39,7 @@ def flat_views(
         raise InvalidArgument(f"There are {count} keys and {len(blocks)} blocks.")
     kept: list[object] = []
     views = [
-        block
-        if type(block) is memoryview and block.format == "B" and block.ndim == 1
-        else _flat_view(block, kept, write)
+        block if type(block) is memoryview and _is_flat(block) else _flat_view(block, kept, write)
         for block in blocks
     ]
     sizes = {view.nbytes for view in views}
@@ -55,13 +53,17 @@ def flat_views(
     return views, kept
 
 
+def _is_flat(view: memoryview) -> bool:
+    return view.format == "B" and view.ndim == 1 and view.c_contiguous
+
+
 def _flat_view(block: Block, kept: list[object], write: bool) -> memoryview:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(block, torch.Tensor):
         return _tensor_view(block, kept, write)
     try:
         view = memoryview(cast("Buffer", block))
-        return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        return view if _is_flat(view) else view.cast("B")
     except TypeError as error:
         raise InvalidArgument(
             f"A block cannot be a {type(block).__name__} that is no contiguous buffer.",

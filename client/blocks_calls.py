@@ -159,8 +159,10 @@ class AsyncBlockCalls:
 
         Without `into`: read-only views in the node's memory, nothing is copied; None for a block
         that is nowhere. Such a block is not overwritten before the last view of the call is gone,
-        whatever happens to it and to this client. With `dtype` (and `shape`) they are tensors,
-        which must not be written to: the kernel stops a process that does.
+        whatever happens to it and to this client. A forked child inherits no views: the kernel
+        stops it when it reads one (copy before the fork, or get them in the child). With `dtype`
+        (and `shape`) they are tensors, which must not be written to: the kernel stops a process
+        that does.
 
         With `into` (tensors, arrays or buffers of the blocks' sizes, or one for all) they are
         copied there; the answer says which were found. What others are left with is not defined.

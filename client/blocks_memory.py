@@ -3,7 +3,10 @@
 A slab is mapped twice when need be: to read, and to write slots that the mover has lent. A view
 lies in the mapping for reading: nothing is copied, and whoever writes through it (torch lets one)
 is stopped by the kernel. The views of one lookup share a holder; when the last of them is gone, the
-mover is told with the next request.
+mover sees it, or is told with the next request.
+
+What a process reads, the mover knows by its connections; they are not a forked child's. So a child
+has no slabs: where its parent's were there is nothing, and the kernel stops who looks there.
 """
 
 from __future__ import annotations
@@ -11,17 +14,23 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import socket
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from tensorcast.client.blocks_board import Board
+from tensorcast.client.blocks_board import Board, Pins
 from tensorcast.schema.block_wire import NOWHERE, OFFSET_BITS
 from tensorcast.schema.errors import OutOfCapacity
 
 ADDRESS_BITS: Final = 47
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 MAP_POPULATE: Final = getattr(mmap, "MAP_POPULATE", 0x8000)
+MAP_FIXED: Final = 0x10
+MAP_NORESERVE: Final = 0x4000
+PROT_NONE: Final = 0
 WITHOUT_GIL_BYTES: Final = 256 << 10
 _ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
 
@@ -72,6 +81,7 @@ class _Slab:
         self._end.atexit = False  # views may be used until the very end
         self.readable = 0
         self.writable = 0
+        _mapped.add(self)
 
     def map_to_read(self) -> int:
         self.readable = self.readable or self._map(self._descriptors[0], mmap.PROT_READ)
@@ -94,6 +104,25 @@ class _Slab:
         weakref.finalize(self, _libc.munmap, address, self._size_bytes).atexit = False
         return int(address)
 
+    def abandon(self) -> None:
+        """In a forked child: nothing can be read here any more. The addresses stay taken, so that
+        nothing else is ever shown by a view that was inherited."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE
+        for address in filter(None, (self.readable, self.writable)):
+            _libc.mmap(address, self._size_bytes, PROT_NONE, flags, -1, 0)
+        self._end()
+
+
+_mapped: weakref.WeakSet[_Slab] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for slab in list(_mapped):
+        slab.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
 
 def _close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
@@ -102,11 +131,13 @@ def _close_all(descriptors: Sequence[int]) -> None:
 
 class Slabs:
     """The slabs of one life of a mover, for all connections to it. `has_ended`: the mover is gone;
-    what is mapped stays, but says nothing about what there is."""
+    what is mapped stays, but says nothing about what there is. `used`: keys of blocks that
+    were found on the board; any connection tells the mover."""
 
     def __init__(self, life: str) -> None:
         self.life = life
         self.has_ended = False
+        self.used: deque[Sequence[bytes]] = deque()
         self._slabs: dict[int, _Slab] = {}
         self._readable: dict[int, int] = {}
         self._writable: dict[int, int] = {}
@@ -117,6 +148,14 @@ class Slabs:
         if self._board is None:
             self._board = Board(descriptor, size_bytes)
         return self._board
+
+    def take_used(self) -> list[bytes]:
+        """The keys of `used`, to be told. For any thread."""
+        found: list[bytes] = []
+        with suppress(IndexError):
+            while True:
+                found += self.used.popleft()
+        return found
 
     def has(self, number: int) -> bool:
         """Whether the slab is known."""
@@ -149,36 +188,59 @@ class Slabs:
             bases[number] = slab.map_to_write() if write else slab.map_to_read()
         return self.addresses(places, write=write)
 
+    def keep(self, places: Sequence[int]) -> object:
+        """What must live as long as somebody reads there: no slab but theirs."""
+        return [self._slabs.get(number) for number in {place >> OFFSET_BITS for place in places}]
+
 
 class _Lease(weakref.ref[Holder]):
     """Tells when the last view of a lookup is gone."""
 
-    __slots__ = ("end", "tag")
+    __slots__ = ("tag",)
     tag: int
-    end: Callable[[int], None]
 
 
 class Leases:
-    """The lookups of a connection whose views are in use; `end(tag)` is called, by any thread, when
-    those of a lookup are gone."""
+    """The lookups of a connection whose views are in use. Those with `pins` there end by
+    themselves; the tags of the others are `released`. Knows nothing of the connection: it, and all
+    slabs, may go while views are in use, and only then `endpoint` is closed."""
 
-    def __init__(self, end: Callable[[int], None]) -> None:
-        self._end = end
+    def __init__(self, endpoint: socket.socket) -> None:
+        self.pins: Pins | None = None
+        self.released: deque[int] = deque()
+        self._endpoint = endpoint
+        self._process = os.getpid()
         self._live: dict[int, _Lease] = {}
+        self._is_closing = False
 
     def hold(self, tag: int, keep: object) -> memoryview:
         """All memory, read-only: slices of it are the views of this lookup."""
         holder = Holder.from_address(0)
-        holder.keep = keep
+        holder.keep = (keep, self)
         lease = _Lease(holder, self._over)
         lease.tag = tag
         self._live[tag] = lease
         return memoryview(holder).cast("B").toreadonly()
 
+    def end(self, tag: int) -> None:
+        """What was found is not read any more. Called by any thread."""
+        if self._process != os.getpid():  # the pins are the parent's
+            return
+        if self.pins is None or not self.pins.let_go(tag):
+            self.released.append(tag)
+        if self._is_closing and not self._live:
+            self._endpoint.close()
+
+    def close(self) -> None:
+        """Closes the endpoint when no view is in use any more. Safe to repeat."""
+        self._is_closing = True
+        if not self._live:
+            self._endpoint.close()
+
     def _over(self, lease: weakref.ref[Holder]) -> None:
         assert isinstance(lease, _Lease)
         self._live.pop(lease.tag, None)
-        self._end(lease.tag)
+        self.end(lease.tag)
 
     def __len__(self) -> int:
         return len(self._live)

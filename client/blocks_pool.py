@@ -1,5 +1,8 @@
 """Connections to the local mover's socket for blocks, kept for the next call.
 
+Those that hand views out do nothing else: any other one can be closed at once when a call fails,
+and by that the mover drops what was being written.
+
 A thread of the client's own tells the mover now and then what is no longer read, and watches a
 connection on which nothing is ever said: when the kernel closes it the mover is gone, and with it
 what its board says.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import select
 import socket
 import threading
@@ -42,63 +46,71 @@ class BlockConnections:
         self._node = node or ""
         self._greeting = greeting
         self._idle: list[BlockConnection] = []
+        self._idle_viewing: list[BlockConnection] = []
         self._slabs = Slabs("")
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._teller: threading.Thread | None = None
         self._watched: socket.socket | None = None
+        _made.add(self)
 
     def close(self) -> None:
         """Gives up the connections. Views that were handed out stay valid. Safe to repeat."""
         self._closing.set()
         self._drop_idle()
         with self._lock:
+            self._slabs = Slabs("")
             if self._watched is not None:
                 with contextlib.suppress(OSError):
                     self._watched.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
-        """In a forked child: leaves the parent's connections to the parent."""
-        for connection in self._idle:
-            connection.socket.close()
+        """In a forked child: leaves the parent's connections to the parent. Safe to repeat."""
         if self._watched is not None:
             self._watched.close()
         self._watched = None
-        self._idle = []
+        self._idle, self._idle_viewing = [], []
         self._slabs = Slabs("")
         self._lock = threading.Lock()
+        is_closed = self._closing.is_set()
+        self._closing = threading.Event()  # its lock may be held by a thread that is not here
+        if is_closed:
+            self._closing.set()
         self._teller = None
 
     def _drop_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        for idle in (self._idle, self._idle_viewing):
+            with contextlib.suppress(IndexError):
+                while True:
+                    idle.pop().close()
 
-    def use(self, work: Callable[[BlockConnection], T]) -> T:
+    def use(self, work: Callable[[BlockConnection], T], *, is_viewing: bool = False) -> T:
         """Does `work`, which can be repeated, on a connection; once more on a new one when the
-        mover was restarted."""
+        mover was restarted. `is_viewing`: its views outlive the work, which writes nothing."""
         try:
-            connection = self._idle.pop()
+            connection = (self._idle_viewing if is_viewing else self._idle).pop()
         except IndexError:
             connection = self._connect()
         try:
-            return self._try(connection, work)
+            return self._try(connection, work, is_viewing)
         except ConnectionLost:
             self._drop_idle()
-        return self._try(self._connect(), work)
+        return self._try(self._connect(), work, is_viewing)
 
-    def _try(self, connection: BlockConnection, work: Callable[[BlockConnection], T]) -> T:
+    def _try(
+        self, connection: BlockConnection, work: Callable[[BlockConnection], T], is_viewing: bool
+    ) -> T:
         try:
             found = work(connection)
         except BaseException:
             connection.close()
             raise
         connection.used_at = time.monotonic()
-        if self._closing.is_set() or len(self._idle) >= IDLE_MAX:
+        idle = self._idle_viewing if is_viewing else self._idle
+        if self._closing.is_set() or len(idle) >= IDLE_MAX:
             connection.close()
         else:
-            self._idle.append(connection)
+            idle.append(connection)
         return found
 
     def _connect(self) -> BlockConnection:
@@ -174,9 +186,13 @@ class BlockConnections:
 
     def tell(self) -> None:
         """Tells the mover, on idle connections, what is no longer read or needed."""
-        for _ in range(len(self._idle)):
+        for idle in (self._idle, self._idle_viewing):
+            self._tell_on(idle)
+
+    def _tell_on(self, idle: list[BlockConnection]) -> None:
+        for _ in range(len(idle)):
             try:
-                connection = self._idle.pop(0)
+                connection = idle.pop(0)
             except IndexError:
                 return
             try:
@@ -186,7 +202,18 @@ class BlockConnections:
             except TensorCastError:
                 connection.close()
                 continue
-            self._idle.insert(0, connection)
+            idle.insert(0, connection)
+
+
+_made: weakref.WeakSet[BlockConnections] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for connections in list(_made):
+        connections.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _tell(connections: weakref.ref[BlockConnections], closing: threading.Event) -> None:

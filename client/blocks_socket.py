@@ -10,8 +10,8 @@ import os
 import socket
 import struct
 import time
+import weakref
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -40,8 +40,10 @@ from tensorcast.schema.block_wire import (
     Welcome,
     pack_entries,
     pack_frame,
+    pack_numbers,
     pack_opening,
     pack_request,
+    pack_requests,
     parse_elsewhere,
     parse_entries,
     parse_head,
@@ -77,6 +79,7 @@ class Found(NamedTuple):
     sizes: Sequence[int]
     digests: Sequence[bytes]
     elsewhere: Elsewhere | None
+    places: Sequence[int]
 
 
 class FrameChannel:
@@ -96,6 +99,11 @@ class FrameChannel:
         self.buffer = bytearray(1 << 16)
         self._filled = 0
         self._at = 0
+        _opened.add(self)
+
+    def abandon(self) -> None:
+        """In a forked child: the connection stays the parent's, and the child never uses it."""
+        self.socket.close()
 
     def greet(self, greeting: Greeting) -> Welcome:
         """Says who calls. Raises PermissionDenied with what the mover refuses."""
@@ -173,6 +181,17 @@ class FrameChannel:
         )
 
 
+_opened: weakref.WeakSet[FrameChannel] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for channel in list(_opened):
+        channel.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
 class BlockConnection(FrameChannel):
     """To the local mover. `spares`: slots lent ahead, by the size of blocks. `is_sure`: blocks are
     written before the mover has said that it wants them, because it wanted the last ones."""
@@ -183,14 +202,12 @@ class BlockConnection(FrameChannel):
         self.spares: dict[int, list[int]] = {}
         self.is_sure = True
         self.used_at = time.monotonic()
-        self._released: deque[int] = deque()
-        self._leases = Leases(self._end_lease)
+        self._leases = Leases(connected)
+        self._released = self._leases.released
         self._tag = 0
         self._owed = b""
         self._pins: Pins | None = None
         self._board: Board | None = None
-        self._used: list[Sequence[bytes]] = []
-        self._is_closing = False
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -223,7 +240,7 @@ class BlockConnection(FrameChannel):
             tag = self._next_tag()
             if not pins.hold(tag, array("Q", places)):
                 return None
-        found = Found(tag, (), flat[1::2], (), None)
+        found = Found(tag, (), flat[1::2], (), None, places)
         if board.removals != before:  # perhaps a block of these: ask
             self.release(found)
             return None
@@ -231,8 +248,9 @@ class BlockConnection(FrameChannel):
         return found._replace(addresses=self._addresses(places))
 
     def _note_use(self, keys: Sequence[bytes]) -> None:
-        self._used.append(keys)
-        if len(self._used) >= USED_MAX:
+        used = self.slabs.used
+        used.append(keys)
+        if len(used) >= USED_MAX:
             self.flush()
 
     def _ask(self, keys: Sequence[bytes], digests: bool, elsewhere: bool) -> Found:
@@ -252,11 +270,12 @@ class BlockConnection(FrameChannel):
         other = None
         if head.flags & Flag.ELSEWHERE:
             other = parse_elsewhere(self.buffer, at, count, end)
-        return Found(tag, self._addresses(flat[::2]), flat[1::2], made, other)
+        places = flat[::2]
+        return Found(tag, self._addresses(places), flat[1::2], made, other, places)
 
     def views(self, found: Found) -> list[memoryview | None]:
         """Read-only views of what was found; its pin ends with the last of them."""
-        memory = self._leases.hold(found.tag, (self.slabs, self))
+        memory = self._leases.hold(found.tag, self.slabs.keep(found.places))
         if 0 not in found.addresses:
             return [memory[a : a + n] for a, n in zip(found.addresses, found.sizes, strict=True)]
         return [
@@ -268,7 +287,7 @@ class BlockConnection(FrameChannel):
         """What was found is not read any more. The mover sees it, or is told with the next
         request."""
         if found.tag:
-            self._end_lease(found.tag)
+            self._leases.end(found.tag)
         elif self._pins is not None:
             self._pins.unpin_shortly(len(found.sizes))
 
@@ -329,8 +348,7 @@ class BlockConnection(FrameChannel):
         """Gives the slots back that were lent ahead."""
         for places in self.spares.values():
             if places:
-                body = struct.pack(f"<{len(places)}Q", *places)
-                self._owed += pack_frame(Op.RETURN, body, count=len(places))
+                self._owed += pack_numbers(Op.RETURN, "Q", places)
         self.spares.clear()
 
     def _put_ahead(
@@ -396,21 +414,17 @@ class BlockConnection(FrameChannel):
     @property
     def owes(self) -> bool:
         """Whether there is something to tell."""
-        return bool(self._released or self._owed or self._used)
+        return bool(self._released or self._owed or self.slabs.used)
 
     def close(self) -> None:
         """The mover forgets what was lent here; what views show stays pinned until they are gone.
         Safe to repeat."""
-        self._is_closing = True
-        if not self._leases:
-            self.socket.close()
+        self._leases.close()
 
-    def _end_lease(self, tag: int) -> None:
-        """The last view of a lookup is gone. Called by any thread."""
-        if self._pins is None or not self._pins.let_go(tag):
-            self._released.append(tag)
-        if self._is_closing and not self._leases:
-            self.socket.close()
+    def abandon(self) -> None:
+        """In a forked child: pins and board are left to the parent, too."""
+        super().abandon()
+        self._pins = self._board = self._leases.pins = None
 
     def _next_tag(self) -> int:
         self._tag = self._tag % 0xFFFF_FFFF + 1
@@ -422,10 +436,9 @@ class BlockConnection(FrameChannel):
         count = len(self._released)
         if count:
             tags = [self._released.popleft() for _ in range(count)]
-            owed += pack_frame(Op.RELEASE, struct.pack(f"<{count}I", *tags), count=count)
-        if self._used:
-            used, self._used = self._used, []
-            owed += pack_request(Op.USED, [key for keys in used for key in keys])
+            owed += pack_numbers(Op.RELEASE, "I", tags)
+        if self.slabs.used:
+            owed += pack_requests(Op.USED, self.slabs.take_used())
         return owed
 
     def _addresses(self, places: Sequence[int], *, write: bool = False) -> list[int]:
@@ -455,7 +468,7 @@ class BlockConnection(FrameChannel):
             pins_bytes, board_bytes = MAPPED_SIZES.unpack_from(self.buffer, at)
             if len(descriptors) != 2 or pins_bytes != PIN_BYTES:
                 raise Corrupt("The mover did not hand its pins over.")
-            self._pins = Pins(descriptors[0])
+            self._pins = self._leases.pins = Pins(descriptors[0])
             if board_bytes and can_pin:
                 self._board = self.slabs.open_board(descriptors[1], board_bytes)
         finally:
