@@ -190,7 +190,10 @@ class Slabs:
 
     def keep(self, places: Sequence[int]) -> object:
         """What must live as long as somebody reads there: no slab but theirs."""
-        return [self._slabs.get(number) for number in {place >> OFFSET_BITS for place in places}]
+        slabs = self._slabs
+        if places and (low := min(places) >> OFFSET_BITS) == max(places) >> OFFSET_BITS:
+            return slabs.get(low)
+        return [slabs.get(number) for number in {place >> OFFSET_BITS for place in places}]
 
 
 class _Lease(weakref.ref[Holder]):

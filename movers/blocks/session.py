@@ -10,6 +10,7 @@ from tensorcast.schema.block_wire import ENTRY, PLACE, entry_places, split_entri
 from tensorcast.schema.errors import Corrupt
 
 LEASES_MAX = 1 << 16
+_NO_PINS = bytes(PINS * PLACE.size)
 
 
 class Batch(NamedTuple):
@@ -52,7 +53,9 @@ class Session:
         if self.words is not None:
             used = min(self.words[PINS_USED], PINS)
             pins = bytes(self.words[PINS_FIRST : PINS_FIRST + used])
-            found.update(pins[at : at + PLACE.size] for at in range(0, len(pins), PLACE.size))
+            if pins != _NO_PINS[: len(pins)]:  # as a rule there are few
+                places = set(memoryview(pins).cast("Q"))
+                found.update([PLACE.pack(place) for place in places if place])
         return found
 
     def lend(self, places: Sequence[bytes], slot_bytes: int) -> None:
