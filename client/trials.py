@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     import torch
 
     from tensorcast.client.sync import Client
+    from tensorcast.schema.api import NodeBlocks
 
 KINDS: Final = ("put", "get", "share", "p2p", "kv", "load")
 TENSORS: Final = 64
 BATCH: Final = 32
 BLOCKS: Final = {"64 KiB": 64 << 10, "2 MiB": 2 << 20}
-KV_SHARE: Final = 4
-"""A node keeps one in so many bytes of its memory for KV blocks, unless it was told otherwise."""
+HIGH_MARK: Final = 0.95
+"""Nodes evict in the background when more than this share of their memory is taken, unless they
+were told otherwise."""
+SEGMENT_BYTES: Final = 2 << 20
+COPIES: Final = 2
 GONE_S_MAX: Final = 30.0
 POLL_S: Final = 0.02
 ALIGNMENT: Final = 1 << 12
@@ -167,25 +171,63 @@ def find_target(client: Client, wanted: Wanted) -> str:
 
 
 def check_room(client: Client, wanted: Wanted, target: str | None) -> None:
-    """Raises OutOfCapacity where a trial would make a node evict."""
+    """Raises OutOfCapacity where a trial would make a node evict, be it in the background because
+    the high mark is passed. Counts what is taken at the peak of a round."""
     here = client.context.default_node
-    blocks = wanted.kv_bytes
-    held = {one.node: one.counters.get("slab_bytes", 0) for one in client.api.block_stats()}
+    stats = {one.node: one for one in client.api.block_stats()}
     for node in filter(None, (here, target)):
-        tier = client.api.node(node).tiers[Tier.DRAM]
-        slabs = held.get(client.api.node(node).node, 0)
-        room = tier.capacity - tier.used - slabs
-        is_kv = node == here and "kv" in wanted.kinds
-        needed = max(wanted.size_bytes, blocks if is_kv else 0)
-        if is_kv and tier.capacity // KV_SHARE - slabs < blocks:
-            room = min(room, tier.capacity // KV_SHARE - slabs)
-        if room < needed:
-            raise OutOfCapacity(
-                f"Node {node} has {room >> 20} MiB of memory free; the trial needs "
-                f"{needed >> 20} MiB.",
-                hint="Choose a smaller --size, or let it evict with --force.",
-                node=node,
-            )
+        info = client.api.node(node)
+        blocks = stats.get(info.node)
+        slab_bytes = blocks.counters.get("slab_bytes", 0) if blocks else 0
+        taken = info.tiers[Tier.DRAM].used + slab_bytes
+        if node == here:
+            taken = max(taken, client.stats().used_bytes)
+        needed = needed_bytes(wanted, is_target=node == target)
+        if node == here and "kv" in wanted.kinds:
+            needed = max(needed, needed_slab_bytes(wanted, blocks))
+        room = int(HIGH_MARK * info.tiers[Tier.DRAM].capacity) - taken
+        check_fits(node, "memory", room, needed)
+        if node == here and "kv" in wanted.kinds and blocks:
+            free = blocks.counters.get("free_bytes", room)
+            check_fits(node, "memory for KV blocks", free, needed_block_bytes(wanted))
+
+
+def needed_bytes(wanted: Wanted, *, is_target: bool) -> int:
+    """What the artifacts of a trial take of a node's memory at the peak. Here memory that was just
+    read or removed may not be free yet when the next artifact comes; a target has one replica."""
+    if not {"put", "get", "share", "p2p"} & set(wanted.kinds):
+        return 0
+    segment_bytes = -(-wanted.size_bytes // SEGMENT_BYTES) * SEGMENT_BYTES
+    return segment_bytes if is_target else COPIES * segment_bytes
+
+
+def needed_block_bytes(wanted: Wanted) -> int:
+    """What blocks take of the memory for KV blocks: a slab that has just begun for each of the
+    sizes, too. They are evicted before those of the other size come."""
+    return wanted.kv_bytes + wanted.kv_bytes // 8 * len(BLOCKS)
+
+
+def needed_slab_bytes(wanted: Wanted, blocks: NodeBlocks | None) -> int:
+    """By how much the slabs of a node may grow: blocks of each size have slabs of their own, and
+    all of them together no more than the budget, which is what is free and what is held."""
+    wanted_bytes = (wanted.kv_bytes + wanted.kv_bytes // 8) * len(BLOCKS)
+    if blocks is None or "free_bytes" not in blocks.counters:
+        return wanted_bytes
+    held = blocks.tiers[Tier.DRAM].bytes if Tier.DRAM in blocks.tiers else 0
+    left = blocks.counters["free_bytes"] + held - blocks.counters.get("slab_bytes", 0)
+    return min(wanted_bytes, max(0, left))
+
+
+def check_fits(node: str, what: str, room_bytes: int, needed_bytes: int) -> None:
+    """Raises OutOfCapacity unless it fits."""
+    if max(room_bytes, 0) < needed_bytes:
+        raise OutOfCapacity(
+            f"Node {node} has {max(room_bytes, 0) >> 20} MiB of {what} free; the trial needs "
+            f"{-(-needed_bytes >> 20)} MiB.",
+            hint="Choose a smaller --size, other trials (put, get, share, p2p, kv), or let it "
+            "evict with --force.",
+            node=node,
+        )
 
 
 # ---- artifacts ---------------------------------------------------------------------------------
@@ -233,6 +275,7 @@ def try_rounds(
                 found = client.get(artifact)
                 kept.add("get", wanted.size_bytes, time.perf_counter() - begun)
                 compare_tensors(found, tensors)
+                del found  # or its memory is not free in the next round
             if target is not None:
                 begun = time.perf_counter()
                 client.replicate(artifact, to=[target]).wait()

@@ -101,6 +101,9 @@ class TrialClient:
         dram = SimpleNamespace(capacity=4 * self.room, used=3 * self.room)
         return SimpleNamespace(node=name, tiers={Tier.DRAM: dram})
 
+    def stats(self) -> object:
+        return SimpleNamespace(used_bytes=3 * self.room)
+
     def block_stats(self) -> tuple[NodeBlocks, ...]:
         tiers = {Tier.DRAM: BlockCount(blocks=0, bytes=0)}
         return (NodeBlocks(node=NodeId("n1"), state="up", epoch=1, tiers=tiers),)

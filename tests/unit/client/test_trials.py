@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -55,14 +56,36 @@ def test_an_interrupt_leaves_nothing(call: str) -> None:
     assert not client.blocks
 
 
-@pytest.mark.parametrize(("kinds", "size"), [(("put",), 5 * MIB), (("kv",), MIB)])
-def test_nothing_is_evicted_unless_forced(kinds: tuple[str, ...], size: int) -> None:
-    """A quarter of the memory is free; the blocks have no more than another quarter."""
-    client = TrialClient(room=3 * MIB)
-    with pytest.raises(OutOfCapacity, match="Node n1 has 3 MiB of memory free"):
+@pytest.mark.parametrize(
+    ("kinds", "size", "room"),
+    [
+        (("put",), 5 * MIB, 3),
+        (("put",), 5 * MIB, 13),  # 13 MiB are free, 10.4 below the high mark; 12 at the peak
+        (("share",), 5 * MIB, 13),
+        (("p2p",), 5 * MIB, 13),
+        (("kv",), MIB, 9),  # 9 MiB, 7.2 below the mark; slabs of two sizes
+    ],
+)
+def test_nothing_is_evicted_unless_forced(kinds: tuple[str, ...], size: int, room: int) -> None:
+    """A quarter of the memory is free; at 95 % of it nodes begin to evict."""
+    client = TrialClient(room=room * MIB)
+    with pytest.raises(OutOfCapacity, match=r"Node n1 has \d+ MiB of memory free"):
         run_trials(client, wanted(*kinds, size_bytes=size))
     assert client.calls == []
     assert run_trials(client, wanted(*kinds, size_bytes=size, force=True))
+    client = TrialClient(room=64 * MIB)
+    assert run_trials(client, wanted(*kinds, size_bytes=size))
+
+
+def test_other_blocks_are_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the budget of KV blocks has left counts, not the node's memory alone."""
+    client = TrialClient(room=256 * MIB)
+    (one,) = client.block_stats()
+    full = msgspec.structs.replace(one, counters={"slab_bytes": 64 * MIB, "free_bytes": MIB})
+    monkeypatch.setattr(client, "block_stats", lambda: (full,))
+    with pytest.raises(OutOfCapacity, match="Node n1 has 1 MiB of memory for KV blocks free"):
+        run_trials(client, wanted("kv"))
+    assert client.calls == []
 
 
 @pytest.mark.parametrize("kind", ["get", "kv"])
