@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from random import Random
 
 import msgspec
 import pytest
@@ -102,7 +103,7 @@ async def assert_serves(server, content, manifest):
     "sent",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        os.urandom(4096),
+        Random(1).randbytes(4096),
         wire.OPENING.pack(wire.MAGIC, wire.VERSION, 0xFFFFFFFF),
         wire.OPENING.pack(wire.MAGIC, 99, 2) + b"{}",
         wire.OPENING.pack(wire.MAGIC, wire.VERSION, 5) + b"[1,2]",
@@ -133,7 +134,7 @@ async def test_peers_that_mean_somebody_else_are_refused(server, cluster, peer, 
         wire.REQUEST.pack(40, 1, 0xFFFFFFFF),
         wire.REQUEST.pack(2, 0, 0) + b"\xff\xff",
         wire.REQUEST.pack(40, 1, 0)[:5],
-        os.urandom(64),
+        Random(2).randbytes(64),
     ],
 )
 def test_requests_that_break_the_rules_end_the_connection(dial, sent):
