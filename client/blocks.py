@@ -6,17 +6,20 @@ threads may call; each uses a connection of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import xxhash
 
+from tensorcast.client import blocks_tcp
 from tensorcast.client.blocks_buffers import flat_views, shape_views, write_staged
 from tensorcast.client.blocks_memory import EVERYTHING, WITHOUT_GIL_BYTES, copy_block
 from tensorcast.client.blocks_pool import BlockConnections
 from tensorcast.client.blocks_socket import BlockConnection, Found
-from tensorcast.client.blocks_tcp import BlockPeers
+from tensorcast.client.blocks_tcp import Allocate, BlockPeer, BlockPeers, Fetched
 from tensorcast.schema.block_wire import (
     FRAME_KEYS,
     PRIORITY_MAX,
@@ -39,8 +42,21 @@ Keys = Sequence[BlockKey] | Sequence[bytes]
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
 FIND_BLOCKS: Final = FRAME_KEYS
+ASKED_MAX: Final = 64
+"""So many nodes are asked at the same time."""
+PATIENCE_S_MIN: Final = 1.0
+"""So long a node may be silent after others were."""
 _PACKED: Final = {bytes}
 _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
+
+
+class _Fetched(NamedTuple):
+    """The indexes of blocks that arrived from a node, where else it knows others, and how it
+    failed."""
+
+    arrived: set[int]
+    more: dict[int, tuple[str, ...]]
+    failed: TensorCastError | None
 
 
 class Blocks:
@@ -63,8 +79,8 @@ class Blocks:
         address: str | None = None,
     ) -> list[BlockPut]:
         """See `AsyncClient.put_blocks`."""
-        if not 0 <= priority <= PRIORITY_MAX:
-            raise InvalidArgument(f"priority is {priority}.", hint=f"Use 0 to {PRIORITY_MAX}.")
+        if not isinstance(priority, int) or not 0 <= priority <= PRIORITY_MAX:
+            raise InvalidArgument(f"priority is {priority!r}.", hint=f"Use 0 to {PRIORITY_MAX}.")
         packed = pack(keys)
         sources, kept = flat_views(blocks, len(packed), write=False)
         if not packed:
@@ -124,7 +140,7 @@ class Blocks:
                 views[at] = memoryview(bytearray(size))
                 return views[at]  # type: ignore[return-value]  # just set
 
-            arrived = self._fetch(packed, missing, allocate)
+            arrived = self._fetch(packed, missing, allocate, may_rest=address is None)
             for at in missing.keys() - arrived:
                 views[at] = None
             self._adopt(packed, views, arrived if adopt else set())
@@ -181,7 +197,7 @@ class Blocks:
                 check_size(at, size, views[at])
                 return views[at]
 
-            arrived = self._fetch(packed, missing, allocate)
+            arrived = self._fetch(packed, missing, allocate, may_rest=address is None)
             self._adopt(packed, views, arrived if adopt else set())
             for at in missing.keys() - arrived:
                 is_there[at] = False
@@ -228,63 +244,109 @@ class Blocks:
         self,
         keys: list[bytes],
         missing: dict[int, tuple[str, ...]],
-        allocate: Callable[[int, int], memoryview],
+        allocate: Allocate,
+        *,
+        may_rest: bool,
     ) -> set[int]:
-        """Fetches blocks from the nodes that may have them; the indexes of those that arrived. A
-        node that fails or lacks some is followed by the next one that is named for a block."""
+        """Fetches blocks from the nodes that may have them, from all at once; the indexes of those
+        that arrived. A node that fails or lacks some is followed by the next one that is named for
+        a block, which may be silent for what is left of the patience."""
         arrived: set[int] = set()
         asked: set[tuple[int, str]] = set()
         open_ = {at: names for at, names in missing.items() if any(names)}
         failed: TensorCastError | None = None
-        while open_:
-            groups: dict[str, list[int]] = {}
-            for at, names in open_.items():
-                left = [name for name in names if (at, name) not in asked]
-                left.sort(key=self.peers.is_resting)
-                if left:
-                    groups.setdefault(left[0], []).append(at)
-            if not groups:
-                break
-            for name, indexes in cut_groups(groups):
-                asked.update((at, name) for at in indexes)
-                try:
-                    got, more = self._fetch_from(name, keys, indexes, allocate)
-                except InvalidArgument:
-                    raise
-                except TensorCastError as error:
-                    failed = error
-                    continue
-                arrived |= got
-                for at, names in more.items():
+        patience_s = blocks_tcp.STALL_S
+        while groups := self._choose(open_, asked, may_rest=may_rest):
+            began_s = time.monotonic()
+            for one in self._ask_all(groups, keys, allocate, patience_s):
+                arrived |= one.arrived
+                for at, names in one.more.items():
                     open_[at] = (*open_[at], *names)
+                failed = one.failed or failed
+            if failed is not None:
+                left_s = patience_s - (time.monotonic() - began_s)
+                patience_s = min(patience_s, max(PATIENCE_S_MIN, left_s))
             open_ = {at: names for at, names in open_.items() if at not in arrived}
         if failed is not None and not arrived and not self._here.is_local:
             raise failed
         return arrived
+
+    def _choose(
+        self,
+        wanted: dict[int, tuple[str, ...]],
+        asked: set[tuple[int, str]],
+        *,
+        may_rest: bool,
+    ) -> dict[str, list[int]]:
+        """Whom to ask for which blocks next, which counts as asked. With `may_rest` a node that
+        failed a short time ago is not asked."""
+        groups: dict[str, list[int]] = {}
+        for at, names in wanted.items():
+            for name in names:
+                if (at, name) in asked or (may_rest and self.peers.is_resting(name)):
+                    continue
+                groups.setdefault(name, []).append(at)
+                asked.add((at, name))
+                break
+        return groups
+
+    def _ask_all(
+        self, groups: dict[str, list[int]], keys: list[bytes], allocate: Allocate, patience_s: float
+    ) -> list[_Fetched]:
+        """Asks all nodes at the same time."""
+
+        def work(name: str) -> _Fetched:
+            return self._fetch_from(name, keys, groups[name], allocate, patience_s)
+
+        if len(groups) == 1:
+            return [work(name) for name in groups]
+        with ThreadPoolExecutor(min(len(groups), ASKED_MAX), "tensorcast-kv") as pool:
+            return list(pool.map(work, groups))
 
     def _fetch_from(
         self,
         address: str,
         keys: list[bytes],
         indexes: list[int],
-        allocate: Callable[[int, int], memoryview],
-    ) -> tuple[set[int], dict[int, tuple[str, ...]]]:
-        arrived, damaged, others = self.peers.use(
-            address,
-            lambda peer: peer.fetch(
+        allocate: Allocate,
+        patience_s: float,
+    ) -> _Fetched:
+        """What a node has, until it fails. Raises InvalidArgument."""
+        found = _Fetched(set(), {}, None)
+        for start in range(0, len(indexes), FIND_BLOCKS):
+            part = indexes[start : start + FIND_BLOCKS]
+            try:
+                self._fetch_part(address, keys, part, allocate, patience_s, found)
+            except InvalidArgument:
+                raise
+            except TensorCastError as error:
+                return found._replace(failed=error)
+        return found
+
+    def _fetch_part(
+        self,
+        address: str,
+        keys: list[bytes],
+        indexes: list[int],
+        allocate: Allocate,
+        patience_s: float,
+        found: _Fetched,
+    ) -> None:
+        def work(peer: BlockPeer) -> Fetched:
+            return peer.fetch(
                 [keys[at] for at in indexes],
                 lambda n, size: allocate(indexes[n], size),
                 elsewhere=not self._here.is_local,
-            ),
-        )
+            )
+
+        arrived, damaged, others = self.peers.use(address, work, patience_s)
+        found.arrived.update(indexes[n] for n in arrived)
         if damaged:
             self._tell_damaged(address, [keys[indexes[n]] for n in damaged])
-        more: dict[int, tuple[str, ...]] = {}
         for first, other in others:
             if other is not None:
                 for n in range(len(other.choices[0])):
-                    more[indexes[first + n]] = other.of(n)
-        return {indexes[n] for n in arrived}, more
+                    found.more[indexes[first + n]] = other.of(n)
 
     def _tell_damaged(self, address: str, keys: list[bytes]) -> None:
         """Has the holder look at blocks that came damaged: on the way, or are they so there?"""
@@ -378,15 +440,6 @@ def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
             first, size = at, 0
         size += source.nbytes
     return [*parts, (first, len(sources))]
-
-
-def cut_groups(groups: dict[str, list[int]]) -> list[tuple[str, list[int]]]:
-    """Which indexes are asked of whom, so many as one request takes."""
-    return [
-        (name, indexes[at : at + FIND_BLOCKS])
-        for name, indexes in groups.items()
-        for at in range(0, len(indexes), FIND_BLOCKS)
-    ]
 
 
 def copy_found(found: Found, targets: Sequence[memoryview], first: int) -> list[int]:

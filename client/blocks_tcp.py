@@ -7,7 +7,9 @@ alone for a while, longer each time, so that one bad node does not hold up the o
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,22 +19,26 @@ import xxhash
 
 from tensorcast.client.blocks_socket import ConnectionLost, FrameChannel
 from tensorcast.schema.block_wire import (
+    CHECK_BYTES,
     ENTRY,
     FETCH_BLOCKS,
     PRIORITY_SHIFT,
     Elsewhere,
     Flag,
     Greeting,
+    Head,
     Op,
     State,
+    open_seal,
     pack_entries,
     pack_frame,
     pack_request,
     parse_elsewhere,
     parse_entries,
+    seal,
     split_digests,
 )
-from tensorcast.schema.blocks import DIGEST_BYTES
+from tensorcast.schema.blocks import BLOCK_BYTES_MAX, DIGEST_BYTES
 from tensorcast.schema.errors import Corrupt, PermissionDenied, Timeout, Unavailable
 
 T = TypeVar("T")
@@ -47,8 +53,14 @@ BUFFERS_MAX: Final = 64
 """So many blocks are received with one call, but not more bytes than PIECE_BYTES unless one is
 larger: what is checked must still be in the cache."""
 
+_TIMEVAL: Final = struct.Struct("ll")
+_LAST_RECEIVED: Final = struct.Struct("=52xI")
+"""Of the kernel's `tcp_info`: milliseconds since the last bytes came."""
+
 Allocate = Callable[[int, int], memoryview]
 """(index, size in bytes) -> where the block goes. Raises InvalidArgument for a wrong size."""
+
+Fetched = tuple[list[int], list[int], list[tuple[int, Elsewhere | None]]]
 
 
 class BlockPeer(FrameChannel):
@@ -57,14 +69,31 @@ class BlockPeer(FrameChannel):
 
     reads_ahead = False
 
+    def limit(self, timeout_s: float) -> None:
+        """Waits so long, from now on, when not a byte comes or goes."""
+        if timeout_s != self._timeout_s:
+            self._timeout_s = timeout_s
+            limit = _TIMEVAL.pack(int(timeout_s), int(timeout_s % 1 * 1_000_000))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def ask(self, frame: bytes) -> None:
+        """Sends a request."""
+        self.send(seal(frame))
+
+    def receive(self, op: int, body_bytes: int = 0) -> tuple[Head, int]:
+        """As for every channel; the frame is what was sent. Raises Corrupt."""
+        head, at = super().receive(op, body_bytes + CHECK_BYTES)
+        return open_seal(self.buffer, at, head), at
+
     def fetch(
         self, keys: Sequence[bytes], allocate: Allocate, *, elsewhere: bool = False
-    ) -> tuple[list[int], list[int], list[tuple[int, Elsewhere | None]]]:
+    ) -> Fetched:
         """Fetches blocks into memory of `allocate`. Returns the indexes of those that arrived, of
         those that were damaged, and where else the node knows those that it does not have (for each
         batch of its answer)."""
         flags = Flag.ELSEWHERE if elsewhere else 0
-        self.send(pack_request(Op.FETCH, keys, flags=flags))
+        self.ask(pack_request(Op.FETCH, keys, flags=flags))
         arrived: list[int] = []
         damaged: list[int] = []
         others: list[tuple[int, Elsewhere | None]] = []
@@ -82,6 +111,8 @@ class BlockPeer(FrameChannel):
             tells = head.flags & Flag.ELSEWHERE
             other = parse_elsewhere(self.buffer, at, head.total, end) if tells else None
             others.append((first, other))
+            if max(sizes, default=0) > BLOCK_BYTES_MAX:
+                raise Corrupt(f"Node {self.node} has a block larger than any can be.")
             wanted = [n for n, size in enumerate(sizes) if size]
             targets = [allocate(first + n, sizes[n]) for n in wanted]
             good = self._receive_blocks(targets, [digests[n] for n in wanted])
@@ -99,7 +130,7 @@ class BlockPeer(FrameChannel):
         flat[1::2] = [source.nbytes for source in sources]
         digests = b"".join([xxhash.xxh3_64_digest(source) for source in sources])
         flags = Flag.DIGESTS | priority << PRIORITY_SHIFT
-        self.send(pack_request(Op.SEND, keys, pack_entries(flat) + digests, flags=flags))
+        self.ask(pack_request(Op.SEND, keys, pack_entries(flat) + digests, flags=flags))
         head, at = self.receive(Op.STORED)
         states = bytes(self.buffer[at : at + len(keys)])
         wanted = [n for n, state in enumerate(states) if state == State.WANTED]
@@ -114,7 +145,7 @@ class BlockPeer(FrameChannel):
 
     def ask_states(self, op: Op, keys: Sequence[bytes]) -> bytes:
         """A state for each block, of EXISTS or EVICT."""
-        self.send(pack_request(op, keys))
+        self.ask(pack_request(op, keys))
         head, at = self.receive(Op.STATES)
         if head.size != len(keys):
             raise Corrupt(f"Node {self.node} answered another request.")
@@ -122,7 +153,7 @@ class BlockPeer(FrameChannel):
 
     def evict_space(self, beginning: bytes) -> int:
         """How many blocks were dropped."""
-        self.send(pack_frame(Op.EVICT, beginning, flags=Flag.SPACE))
+        self.ask(pack_frame(Op.EVICT, beginning, flags=Flag.SPACE))
         return self.receive(Op.STATES)[0].total
 
     def _receive_blocks(
@@ -158,6 +189,18 @@ class BlockPeer(FrameChannel):
             if not got:
                 raise self._lost()
             rest = skip(rest, got)
+            if rest:
+                self._await_more()
+
+    def _await_more(self) -> None:
+        """The kernel gave up waiting for all. It says when the last byte came: from then on the
+        wait is counted. Raises Timeout."""
+        found = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
+        left_ms = self._timeout_s * 1000 - _LAST_RECEIVED.unpack(found)[0]
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        if not poll.poll(max(0, left_ms)):
+            raise self._late()
 
     def _send_all(self, sources: list[memoryview]) -> None:
         while sources:
@@ -198,17 +241,22 @@ class BlockPeers:
         until, _ = self._resting.get(address, (0.0, 0.0))
         return time.monotonic() < until
 
-    def use(self, address: str, work: Callable[[BlockPeer], T]) -> T:
+    def use(
+        self, address: str, work: Callable[[BlockPeer], T], patience_s: float | None = None
+    ) -> T:
         """Does `work`, which can be repeated, on a connection of its own: once more on a new one
-        when an idle one was closed meanwhile. After an error the address rests. Raises Unavailable,
-        Timeout, Corrupt, PermissionDenied, and what `work` raises."""
+        when an idle one was closed meanwhile. After an error the address rests. `patience_s`: how
+        long it may be silent, if not STALL_S. Raises Unavailable, Timeout, Corrupt,
+        PermissionDenied, and what `work` raises."""
+        limit_s = STALL_S if patience_s is None else patience_s
         with self._lock:
             peer = self._idle.get(address, []).pop() if self._idle.get(address) else None
         try:
             if peer is not None:
+                peer.limit(limit_s)
                 with contextlib.suppress(ConnectionLost):
                     return self._try(address, peer, work)
-            return self._try(address, self._connect(address), work)
+            return self._try(address, self._connect(address, limit_s), work)
         except (Unavailable, Timeout, Corrupt, PermissionDenied):
             self._rest(address)
             raise
@@ -244,11 +292,11 @@ class BlockPeers:
             pause = min(QUARANTINE_S_MAX, 2 * last or QUARANTINE_S)
             self._resting[address] = (time.monotonic() + pause, pause)
 
-    def _connect(self, address: str) -> BlockPeer:
+    def _connect(self, address: str, limit_s: float) -> BlockPeer:
         host, _, port = address.rpartition(":")
         try:
             where = (host.strip("[]"), int(port))
-            connected = socket.create_connection(where, CONNECT_S)
+            connected = socket.create_connection(where, min(CONNECT_S, limit_s))
         except (OSError, ValueError) as error:
             raise Unavailable(
                 f"The data port {address} cannot be reached: {error}.",
@@ -260,7 +308,7 @@ class BlockPeers:
                 # On one machine cubic is faster than bbr, and costs less.
                 with contextlib.suppress(OSError):
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
-            peer = BlockPeer(connected, address, STALL_S)
+            peer = BlockPeer(connected, address, limit_s)
             peer.greet(self._greeting)
         except BaseException:
             connected.close()

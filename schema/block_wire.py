@@ -23,6 +23,9 @@ answer is answered in order, with the same tag. Pure; every length is checked be
     FETCH      keys (TCP)                FOUND as above, then the bytes of those found; in batches
     SEND       keys, entries, digests    STORED, then the bytes of those wanted; then STATES
 
+Over TCP every frame ends with a checksum of itself, which its size counts (`seal`): a bit that
+flips on the way in a key, a size or a digest would else be another block's good answer.
+
 An entry is a place and a size; a place is the number of a slab and an offset in it. MAPPED brings
 two sizes of 64 bits. Mark, pins and board: `schema/block_board.py`. The application writes the tag
 of a STORE to the mark when its blocks are written, in place of a FILLED.
@@ -37,6 +40,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
+import xxhash
 
 from tensorcast.schema.blocks import DIGEST_BYTES, PACKED_BYTES_MAX, PACKED_BYTES_MIN
 from tensorcast.schema.errors import Corrupt
@@ -45,7 +49,7 @@ SOCKET_SUFFIX = ".kv"
 """The socket for blocks lies beside the mover's own, with this at the end of its name."""
 
 MAGIC = b"TCKVBL"
-VERSION = 1
+VERSION = 2
 OPENING = struct.Struct(">6sHI")
 """As the pull protocol's: magic, version, size of the JSON Greeting or Welcome that follows."""
 
@@ -64,6 +68,9 @@ ADDRESSES_MAX = 254
 ADDRESS_BYTES_MAX = 255
 FETCH_BLOCKS = 64
 """The blocks of a FETCH are found, digested and sent so many at a time."""
+
+CHECK_BYTES = 8
+"""XXH3-64 of all of a frame that stands before it."""
 
 CHOICES = 2
 """How many other nodes are named for a block that is not here."""
@@ -240,6 +247,24 @@ def parse_head(buffer: bytes | bytearray | memoryview, at: int = 0) -> Head:
     if head.size > FRAME_BYTES_MAX or head.total > KEYS_MAX or head.key_bytes > PACKED_BYTES_MAX:
         raise Corrupt(f"A frame of {head.size} bytes with {head.total} keys is beyond the limits.")
     return head
+
+
+def seal(frame: bytes) -> bytes:
+    """The frame with a checksum of itself, as it goes over TCP."""
+    size = int.from_bytes(frame[:4], "little") + CHECK_BYTES
+    checked = size.to_bytes(4, "little") + frame[4:]
+    return checked + xxhash.xxh3_64_digest(checked)
+
+
+def open_seal(buffer: bytearray, at: int, head: Head) -> Head:
+    """The head of a sealed frame whose body begins at `at`, as if it had no seal. Raises Corrupt
+    when it is not what was sent."""
+    stop = at + head.size - CHECK_BYTES
+    with memoryview(buffer) as memory:
+        made = xxhash.xxh3_64_digest(memory[at - HEAD.size : max(at, stop)])
+        if head.size < CHECK_BYTES or made != memory[stop : stop + CHECK_BYTES]:
+            raise Corrupt("A frame about blocks was changed on its way.")
+    return head._replace(size=head.size - CHECK_BYTES)
 
 
 def join_keys(keys: Sequence[bytes]) -> tuple[int, bytes]:

@@ -38,9 +38,11 @@ from tensorcast.schema.block_wire import (
     Head,
     Op,
     State,
+    open_seal,
     pack_frame,
     parse_entries,
     parse_head,
+    seal,
     split_digests,
     split_entries,
     split_keys,
@@ -110,7 +112,7 @@ class _Peer:
         if self._filled > HEAD.size + head.size:
             raise Corrupt("A peer asks before it was answered.")
         self._filled = 0
-        return head, HEAD.size
+        return open_seal(self.buffer, HEAD.size, head), HEAD.size
 
     def _need(self, size_bytes: int, deadline_s: float, *, is_first: bool = False) -> None:
         """Receives until so many bytes are there. One system call, as a rule. The buffer grows as
@@ -143,11 +145,14 @@ class _Peer:
         elif head.op == Op.DAMAGED:
             keys, _ = split_keys(self.buffer, at, head)
             states = self._store.drop_damaged(keys)
-            send(self._socket, pack_frame(Op.STATES, states, count=len(keys), tag=head.tag))
+            self._reply(pack_frame(Op.STATES, states, count=len(keys), tag=head.tag))
         elif head.op in OTHER_OPS:
-            send(self._socket, self._desk.answer(self.buffer, at, head))
+            self._reply(self._desk.answer(self.buffer, at, head))
         else:
             raise Corrupt(f"Operation {head.op} on blocks is not for peers.")
+
+    def _reply(self, frame: bytes, *, more: bool = False) -> None:
+        send(self._socket, seal(frame), more=more)
 
     def _release(self) -> None:
         """The peer has what it asked for, or is too slow to wait for: digests tell it."""
@@ -174,7 +179,7 @@ class _Peer:
             rest += self._desk.find_elsewhere(keys, found)
         runs = list(join_neighbours(parse_entries(found, 0, len(keys), len(found))))
         frame = pack_frame(Op.FOUND, rest, flags=told, count=len(keys))
-        send(self._socket, frame, more=bool(runs))
+        self._reply(frame, more=bool(runs))
         for place, size in runs:
             slab = self._store.slab(place >> OFFSET_BITS)
             assert slab is not None  # a pinned block keeps it
@@ -198,7 +203,7 @@ class _Peer:
             priority=head.flags >> PRIORITY_SHIFT,
             digests=digests,
         )
-        send(self._socket, pack_frame(Op.STORED, states, count=len(keys), tag=head.tag))
+        self._reply(pack_frame(Op.STORED, states, count=len(keys), tag=head.tag))
         wanted = [at for at, state in enumerate(states) if state == State.WANTED]
         failed = [
             n for n, at in enumerate(wanted) if not self._receive_block(placed[at], digests[at])
@@ -208,7 +213,7 @@ class _Peer:
             final = bytearray(states)
             for n in failed:
                 final[wanted[n]] = State.BAD_DIGEST
-            send(self._socket, pack_frame(Op.STATES, bytes(final), count=len(keys)))
+            self._reply(pack_frame(Op.STATES, bytes(final), count=len(keys)))
 
     def _receive_block(self, entry: bytes, digest: bytes) -> bool:
         with self._store.memory(entry) as memory:

@@ -7,6 +7,7 @@ import socket
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tensorcast.client import blocks_tcp
 from tensorcast.client.blocks import Blocks
 from tensorcast.movers.blocks import exchange, server
 from tensorcast.schema.block_wire import (
+    CHECK_BYTES,
     FRAME_BYTES_MAX,
     HEAD,
     OPENING,
@@ -28,9 +30,10 @@ from tensorcast.schema.block_wire import (
     pack_opening,
     pack_request,
     parse_opening,
+    seal,
 )
 from tensorcast.schema.blocks import BlockPut
-from tensorcast.schema.errors import InvalidArgument, Unavailable
+from tensorcast.schema.errors import InvalidArgument, TensorCastError, Timeout, Unavailable
 from tensorcast.schema.ids import Tier
 
 STORED, EXISTED = BlockPut.STORED, BlockPut.EXISTED
@@ -208,6 +211,109 @@ def test_a_block_that_is_damaged_here_comes_from_another_holder(
     assert [bytes(one) for one in targets] == [content_of(n) for n in range(10)]
     wait_until(lambda: not client.exists([key], anywhere=False)[0])
     assert here.told.broken == [(Tier.DRAM, key)]
+
+
+@pytest.mark.parametrize("upwards", [True, False])
+def test_one_flipped_bit_never_gives_another_block(
+    nodes: list[BlockNode], monkeypatch, *, upwards: bool
+):
+    """In the request or the head of the answer, wherever it is: keys, sizes, digests."""
+    monkeypatch.setattr(blocks_tcp, "STALL_S", 0.2)
+    _, there, _ = nodes
+    keys = keys_for(range(64))  # a flipped bit of a key is often another key
+    assert there.connect().put(keys, [content_of(n, 8) for n in range(64)]) == [STORED] * 64
+    for after in range(60, 300, 3):
+        with FlippingProxy(there.address, after_bytes=after, upwards=upwards) as proxy:
+            client = Blocks(None, None, "test", "user:ada@test")
+            try:
+                found = client.get(keys[:8], address=proxy.address)
+            except TensorCastError:
+                found = []
+            client.close()
+        assert all(bytes(v) == content_of(n, 8) for n, v in enumerate(found) if v is not None)
+
+
+def test_one_flipped_bit_never_stores_under_another_key(nodes: list[BlockNode], monkeypatch):
+    monkeypatch.setattr(blocks_tcp, "STALL_S", 0.2)
+    _, there, _ = nodes
+    keys = keys_for(range(8))
+    there.connect()
+    for after in range(60, 300, 5):
+        with FlippingProxy(there.address, after_bytes=after, upwards=True) as proxy:
+            client = Blocks(None, None, "test", "user:ada@test")
+            with suppress(TensorCastError):
+                client.put(keys, [content_of(n) for n in range(8)], address=proxy.address)
+            client.close()
+        wait_until(lambda: not there.blocks.stats().writing)
+        assert set(there.told.held[Tier.DRAM]) <= set(keys)
+        views = there.clients[0].get(keys)
+        assert all(bytes(v) == content_of(n) for n, v in enumerate(views) if v is not None)
+        there.clients[0].evict(keys)
+
+
+def test_all_nodes_of_a_call_are_asked_at_the_same_time(nodes: list[BlockNode]):
+    """They answer nothing, and hang up once all have been asked."""
+    here, _, far = nodes
+    put(far, range(8))
+    all_asked = threading.Barrier(8)
+
+    def serve(silent: socket.socket) -> None:
+        connected, _ = silent.accept()
+        with connected, suppress(threading.BrokenBarrierError):
+            all_asked.wait(5)
+
+    with ExitStack() as stack:
+        for at in range(8):
+            silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            here.map.addresses[f"s{at}"] = f"127.0.0.1:{silent.getsockname()[1]}"
+            tell(here, [at], f"s{at}", "n3")
+            tell(here, [at + 10], f"s{at}")
+            threading.Thread(target=serve, args=(silent,), daemon=True).start()
+        client = here.connect()
+        found = client.get(keys_for([*range(8), *range(10, 18)]))
+    assert not all_asked.broken
+    assert [view is not None for view in found] == [True] * 8 + [False] * 8
+
+
+def test_a_node_that_rests_is_left_alone(nodes: list[BlockNode], monkeypatch):
+    here, there, _ = nodes
+    monkeypatch.setattr(blocks_tcp, "QUARANTINE_S", 60.0)
+    put(there, [1])
+    tell(here, [1], "n2")
+    client = here.connect()
+    client.peers._rest(there.address)
+    assert client.get(keys_for([1])) == [None]
+    assert client.get(keys_for([1]), address=there.address) != [None]  # unless it is named
+    assert client.get(keys_for([1])) != [None]
+
+
+class CountingSocket:
+    """Counts how often more is received."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.calls = 0
+
+    def recvmsg_into(self, *arguments):
+        self.calls += 1
+        return self._socket.recvmsg_into(*arguments)
+
+    def __getattr__(self, name: str):
+        return getattr(self._socket, name)
+
+
+def test_silence_within_a_block_is_waited_for_once():
+    """The kernel gives what it has when its wait is over, and would wait as long again."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+    with near, far:
+        peer = blocks_tcp.BlockPeer(near, "n2", 0.2)
+        counting = peer.socket = CountingSocket(near)
+        far.sendall(b"x" * 100)
+        with pytest.raises(Timeout):
+            peer._receive_group([memoryview(bytearray(1000))])
+        assert counting.calls == 1
 
 
 def test_blocks_can_be_put_on_another_node(nodes: list[BlockNode]):
@@ -416,6 +522,7 @@ def test_memory_grows_with_what_came_not_with_what_is_announced(
 def test_the_longest_frame_in_pieces_is_answered(nodes: list[BlockNode], is_local: bool):
     keys = [b"\x40" + b"m" * 64 + bytes(4) + n.to_bytes(32, "big") for n in range(1024)]
     frame = pack_request(Op.EXISTS, keys)
+    frame = frame if is_local else seal(frame)
     with open_raw(nodes[0], is_local=is_local) as other:
         for _ in range(2):
             for at in range(0, len(frame), 30_000):
@@ -423,3 +530,5 @@ def test_the_longest_frame_in_pieces_is_answered(nodes: list[BlockNode], is_loca
                 threading.Event().wait(0.005)
             got = other.recv(HEAD.size + 1024, socket.MSG_WAITALL)
             assert got[HEAD.size :] == bytes([State.ABSENT]) * 1024
+            if not is_local:
+                other.recv(CHECK_BYTES, socket.MSG_WAITALL)
