@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorcast.cli.session import Session
-from tensorcast.client.context import Context, resolve_context
+from tensorcast.client.context import Context, is_chosen, resolve_context
 from tensorcast.schema.errors import NotFound, Unavailable
 
 HOME_VARIABLE = "TENSORCAST_HOME"
@@ -13,7 +13,10 @@ HOME_VARIABLE = "TENSORCAST_HOME"
 
 def choose_home(session: Session, data_dir: Path | None) -> Path:
     """The folder that was named, else the home of the named context, else $TENSORCAST_HOME, else
-    the home of the context in use, else the default of this machine. Reads context files."""
+    the home of the context in use, else the default of this machine. Reads context files.
+
+    A context that is neither named nor in use is not meant, even if it is the only one: what
+    `down --purge` deletes is not guessed."""
     from tensorcast.deploy.cluster import default_home
 
     environ = session.world.environ
@@ -21,7 +24,8 @@ def choose_home(session: Session, data_dir: Path | None) -> Path:
         return data_dir.expanduser().absolute()
     if session.options.context is None and environ.get(HOME_VARIABLE):
         return default_home(environ)
-    context = find_context(session)
+    is_meant = session.options.context is not None or is_chosen(environ)
+    context = find_context(session) if is_meant else None
     return Path(context.home) if context and context.home else default_home(environ)
 
 

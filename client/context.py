@@ -2,13 +2,15 @@
 
 In this order: the argument (a name or a `Context`); TENSORCAST_NATS_URL or TENSORCAST_SOCKET with
 TENSORCAST_CLUSTER and TENSORCAST_NODE; the name in TENSORCAST_CONTEXT; the name in
-`<config dir>/current`. TENSORCAST_NODE alone chooses among the nodes of a named context.
+`<config dir>/current`; the context whose home is TENSORCAST_HOME, or without that the only one
+that there is. TENSORCAST_NODE alone chooses among the nodes of a named context.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,6 +20,7 @@ from tensorcast.schema.ids import parse_cluster
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CONTEXT_BYTES_MAX = 1 << 20
+NAMED_MAX = 10
 START_HINT = "Start a cluster with `tcctl up`, or set TENSORCAST_NATS_URL and TENSORCAST_SOCKET."
 
 
@@ -55,6 +58,9 @@ def resolve_context(
     Reads files. Raises Unavailable when no cluster is known here, NotFound for an unknown name or
     node, InvalidArgument for a context that cannot be read.
     """
+    if context == "" or node == "":
+        what = "node" if node == "" else "context"
+        raise InvalidArgument(f"The name of the {what} is empty.", hint="Name one, or give None.")
     found = context if isinstance(context, Context) else _named_or_environ(context, environ)
     wanted = node or environ.get("TENSORCAST_NODE")
     return choose_node(found, wanted) if wanted else found
@@ -79,9 +85,41 @@ def _named_or_environ(name: str | None, environ: Mapping[str, str]) -> Context:
     if environ.get("TENSORCAST_NATS_URL") or environ.get("TENSORCAST_SOCKET"):
         return _from_environ(environ)
     named = environ.get("TENSORCAST_CONTEXT") or _current(environ)
-    if not named:
+    return _load(named, environ) if named else _choose_known(environ)
+
+
+def is_chosen(environ: Mapping[str, str]) -> bool:
+    """Whether a cluster is named by the environment or in use, so that none has to be guessed."""
+    variables = ("TENSORCAST_NATS_URL", "TENSORCAST_SOCKET", "TENSORCAST_CONTEXT")
+    return any(environ.get(name) for name in variables) or bool(_current(environ))
+
+
+def _choose_known(environ: Mapping[str, str]) -> Context:
+    """The context to use when none is current: the one of TENSORCAST_HOME, else the only one."""
+    known = _known(environ)
+    if not known:
         raise Unavailable("No cluster is known on this machine.", hint=START_HINT)
-    return _load(named, environ)
+    home = environ.get("TENSORCAST_HOME")
+    if not home and len(known) == 1:
+        return _load(known[0], environ)
+    for name in known if home else ():
+        with suppress(InvalidArgument, NotFound, PermissionDenied):
+            found = _load(name, environ)
+            if found.home and Path(found.home).resolve() == Path(home or "").resolve():
+                return found
+    raise Unavailable(
+        "No context is chosen.",
+        hint=f"Choose one with `--context` or TENSORCAST_CONTEXT: {', '.join(known[:NAMED_MAX])}.",
+    )
+
+
+def _known(environ: Mapping[str, str]) -> list[str]:
+    """The names of the contexts that there are, sorted."""
+    try:
+        paths = list((config_folder(environ) / "contexts").glob("*.json"))
+    except PermissionError as error:
+        raise PermissionDenied(f"{error.filename} cannot be read.") from error
+    return sorted(path.stem for path in paths if _NAME.fullmatch(path.stem))
 
 
 def _from_environ(environ: Mapping[str, str]) -> Context:

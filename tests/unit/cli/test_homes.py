@@ -62,3 +62,11 @@ def test_a_broken_context_is_told(config: Path) -> None:
 def make_session(environ: dict[str, str], context: str | None) -> Session:
     world = World(environ=environ, out=io.StringIO(), err=io.StringIO())
     return Session(world, Options(context=context))
+
+
+def test_the_home_of_a_context_that_is_not_in_use_is_not_guessed(config: Path) -> None:
+    """`down --purge` said twice must not go on to another cluster."""
+    for name in ("current", "contexts/lab.json", "contexts/far.json"):
+        (config / name).unlink()
+    session = make_session({"TENSORCAST_CONFIG_DIR": str(config)}, None)
+    assert choose_home(session, None) != Path("/homes/work")

@@ -82,6 +82,28 @@ def test_without_any_context_the_way_to_one_is_told(tmp_path):
         resolve_context(None, None, {"XDG_CONFIG_HOME": str(tmp_path)})
 
 
+def test_without_a_current_context_the_home_or_the_only_one_decides(environ, tmp_path):
+    (tmp_path / "current").unlink()
+    with pytest.raises(Unavailable, match="TENSORCAST_CONTEXT: home, other"):
+        resolve_context(None, None, environ)
+    far = json.dumps({**FILE, "cluster": "far", "home": "/far"})
+    (tmp_path / "contexts" / "far.json").write_text(far)
+    (tmp_path / "contexts" / "broken.json").write_text("{")
+    assert resolve_context(None, None, {**environ, "TENSORCAST_HOME": "/far"}).cluster == "far"
+    with pytest.raises(Unavailable, match="broken, far, home, other"):
+        resolve_context(None, None, {**environ, "TENSORCAST_HOME": "/nowhere"})
+    for name in ("broken", "far", "home"):
+        (tmp_path / "contexts" / f"{name}.json").unlink()
+    assert resolve_context(None, None, environ).cluster == "other"
+
+
+def test_an_empty_name_is_told(environ):
+    with pytest.raises(InvalidArgument, match="name of the node is empty"):
+        resolve_context(None, "", environ)
+    with pytest.raises(InvalidArgument, match="name of the context is empty"):
+        resolve_context("", None, environ)
+
+
 @pytest.mark.parametrize("name", ["../home", "a/b", "-x", "x" * 65])
 def test_a_name_is_no_path(environ, name):
     with pytest.raises(InvalidArgument, match="not the name of a context"):
