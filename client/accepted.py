@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
+from tensorcast.client.naming import check_timeout
 from tensorcast.client.position import Position
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.errors import TensorCastError, Timeout, Unavailable
@@ -43,6 +44,7 @@ class Accepted:
 
     async def wait(self, timeout: float | None = None) -> PutSealed:
         """Waits for the seal. Raises what it failed with, Timeout, Unavailable."""
+        check_timeout(timeout)
         if self._following.get_loop() is not asyncio.get_running_loop():
             self._following = self._follow()
         try:

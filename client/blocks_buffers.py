@@ -44,8 +44,9 @@ def flat_views(
     ]
     sizes = {view.nbytes for view in views}
     if views and not 0 < min(sizes) <= max(sizes) <= BLOCK_BYTES_MAX:
+        wrong = max(sizes) if min(sizes) else 0
         raise InvalidArgument(
-            f"A block has {min(sizes)} bytes, or {max(sizes)}.",
+            f"A block of {wrong} bytes cannot be kept.",
             hint=f"Blocks have 1 to {BLOCK_BYTES_MAX} bytes.",
         )
     if write and any([view.readonly for view in views]):
@@ -76,6 +77,8 @@ def _tensor_view(tensor: torch.Tensor, kept: list[object], write: bool) -> memor
     on a device yet)."""
     if not tensor.is_contiguous():
         raise InvalidArgument("A block's tensor is not contiguous.", hint="Call `.contiguous()`.")
+    if tensor.is_meta:
+        raise InvalidArgument("A block's tensor is on device meta, which has no bytes.")
     if tensor.device.type != "cpu":
         staged = tensor.to("cpu") if not write else tensor.new_empty(tensor.shape, device="cpu")
         kept.append((tensor, staged))
@@ -101,8 +104,13 @@ def shape_views(
     belongs to all, and the kernel stops who does."""
     import torch
 
-    item_bytes = torch.empty((), dtype=dtype).element_size()
-    shape = tuple(shape) if shape is not None else None
+    if not isinstance(dtype, torch.dtype):
+        raise InvalidArgument(f"{dtype!r} is no dtype.", hint="Give one of torch: torch.bfloat16.")
+    item_bytes = dtype.itemsize
+    try:
+        shape = torch.Size(shape) if shape is not None else None
+    except TypeError as error:
+        raise InvalidArgument(f"{shape!r} is no shape.", hint="Give a tuple of lengths.") from error
     found: list[torch.Tensor | None] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable")

@@ -90,6 +90,10 @@ def _find(item: object) -> tuple[Place, ...]:
             hint="Give a mapping of names to tensors, a path, or several paths.",
         )
     text = os.fsdecode(item)
+    if not text:
+        raise InvalidArgument("The path is empty.", hint="Name a file or a checkpoint folder.")
+    if "\0" in text:
+        raise InvalidArgument(f"{text!r} is no path.", hint="Name a file or a checkpoint folder.")
     if is_url(text) and not text.startswith("file://"):
         return _find_objects(parse_url(text))
     path = Path(unquote(urlsplit(text).path) if text.startswith("file://") else text).expanduser()

@@ -135,7 +135,13 @@ def _check(mode: str, threads: int | None) -> None:
 
 
 def _several(what: PathLike | Sequence[PathLike]) -> Sequence[object]:
-    return (what,) if isinstance(what, str | bytes | os.PathLike) else tuple(what)
+    if isinstance(what, str | bytes | os.PathLike):
+        return (what,)
+    if not isinstance(what, Sequence):
+        raise InvalidArgument(
+            f"A {type(what).__name__} is no checkpoint.", hint="Give a path, a URL, or several."
+        )
+    return what
 
 
 def _should_map(files: Files, selected: Selection) -> bool:

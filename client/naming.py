@@ -1,4 +1,5 @@
-"""What callers give to name an artifact or a part of it: text, or an object that stands for it."""
+"""What callers give to name an artifact or a part of it: text, or an object that stands for it; and
+how long a call of theirs may take."""
 
 from __future__ import annotations
 
@@ -48,3 +49,13 @@ def view_of(view: object) -> View:
         f"A {type(view).__name__} is not a view.",
         hint="Use View.tensors(), View.slice() or View.shard(), or parse_view() for text.",
     )
+
+
+def check_timeout(timeout: object) -> None:
+    """Raises InvalidArgument unless it is a number of seconds, 0 or more, or None."""
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidArgument(
+            f"The timeout is {timeout!r}.", hint="Give a number of seconds, 0 or more."
+        )

@@ -23,7 +23,7 @@ from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplic
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.memory import map_segment
-from tensorcast.client.naming import What, name_of, view_of
+from tensorcast.client.naming import What, check_timeout, name_of, view_of
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
@@ -61,6 +61,7 @@ def connect_async(
     context: str | Context | None = None, *, node: str | None = None, timeout: float = REQUEST_S
 ) -> AsyncClient:
     """A client for `async with`. Arguments and errors as `connect`."""
+    check_timeout(timeout)
     return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
@@ -271,6 +272,7 @@ class AsyncClient(AsyncBlockCalls):
         self, what: What, *, timeout: float = GET_S
     ) -> tuple[Granted, MemoryMapping | None]:
         """The right to read an artifact, and its mapped bytes (None when it has none)."""
+        check_timeout(timeout)
         await self.position.settled()
         request = Get(what=name_of(what), after=self.position.seq, timeout_s=timeout)
         answer, descriptors = await self.mover.ask(request, Granted, timeout=timeout)
@@ -322,11 +324,13 @@ class AsyncClient(AsyncBlockCalls):
         """Has all replicas of an artifact (or those on `node`) checked against their digests, and
         waits for it. Raises Corrupt when bytes do not match (without `check` all operations are
         returned, those that failed too), NotFound without a replica, Timeout."""
+        check_timeout(timeout)
         await self.position.settled()
         return await verify(self.api, what, node=node, timeout=timeout, check=check)
 
     async def wait(self, what: What, *, timeout: float = 60.0) -> AsyncArtifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
+        check_timeout(timeout)
         await self.position.settled()
         await wait_for_artifact(self.api, what, timeout)
         return await self.artifact(what)

@@ -21,6 +21,11 @@ def lay_out_spec(spec: Spec) -> tuple[Index, int]:
     is taken as it is. Raises InvalidArgument, naming the entry."""
     if isinstance(spec, Mapping):
         return lay_out(_describe(name, wanted) for name, wanted in spec.items())
+    if not isinstance(spec, Sequence):
+        raise InvalidArgument(
+            f"A {type(spec).__name__} does not describe tensors.",
+            hint="Give a mapping of names to shapes and dtypes, or the index of an artifact.",
+        )
     index = tuple(spec)
     for item in index:
         if not isinstance(item, TensorSpec):

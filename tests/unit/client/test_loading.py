@@ -153,6 +153,9 @@ def test_wrong_arguments_are_told(path, tmp_path):
         tc.load("ftp://host/x.safetensors")
     with pytest.raises(InvalidArgument, match="can only be read from a disk"):
         tc.load("s3://bucket/x.pt")
+    for nothing in (None, 5, "", "a\0b"):
+        with pytest.raises(InvalidArgument):
+            tc.load(nothing)
     if not torch.cuda.is_available():
         with pytest.raises(InvalidArgument, match="no device cuda"):
             tc.load(path, device="cuda")

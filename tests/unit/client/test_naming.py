@@ -6,11 +6,12 @@ import pytest
 
 from cli_samples import artifact
 from samples import artifact_id
+from tensorcast.client.context import Context
 from tensorcast.client.handles import AsyncArtifact
-from tensorcast.client.naming import name_of, view_of
+from tensorcast.client.naming import check_timeout, name_of, view_of
 from tensorcast.client.portal import Portal
 from tensorcast.client.publishing import take_in
-from tensorcast.client.session import select
+from tensorcast.client.session import connect_async, select
 from tensorcast.client.sync import Artifact
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.tensors import TensorSpec
@@ -52,3 +53,16 @@ def test_one_name_may_be_given_alone():
 def test_what_cannot_be_put_is_told(contents):
     with pytest.raises(InvalidArgument, match="cannot be put"), take_in(contents):
         pass
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.5, float("nan"), "1", True])
+def test_what_is_no_timeout_is_told(timeout):
+    with pytest.raises(InvalidArgument, match="The timeout is"):
+        check_timeout(timeout)
+    with pytest.raises(InvalidArgument, match="The timeout is"):
+        connect_async(Context(cluster="c", nats_url=""), timeout=timeout)
+
+
+def test_seconds_and_none_are_timeouts():
+    for timeout in (None, 0, 2.5, float("inf")):
+        check_timeout(timeout)

@@ -50,6 +50,8 @@ def test_tied_tensors_of_an_index_stay_tied():
         {"": (2,)},
         ("not a spec",),
         {1: (2,)},
+        None,
+        5,
     ],
 )
 def test_what_is_no_spec_is_told(spec):
