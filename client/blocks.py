@@ -6,20 +6,17 @@ threads may call; each uses a connection of its own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import xxhash
 
-from tensorcast.client import blocks_tcp
 from tensorcast.client.blocks_buffers import flat_views, shape_views, write_staged
+from tensorcast.client.blocks_fetch import BlockFetcher
 from tensorcast.client.blocks_memory import EVERYTHING, WITHOUT_GIL_BYTES, copy_block
 from tensorcast.client.blocks_pool import BlockConnections
 from tensorcast.client.blocks_socket import BlockConnection, Found
-from tensorcast.client.blocks_tcp import Allocate, BlockPeer, BlockPeers, Fetched
+from tensorcast.client.blocks_tcp import BlockPeers
 from tensorcast.schema.block_wire import (
     FRAME_KEYS,
     PRIORITY_MAX,
@@ -29,7 +26,7 @@ from tensorcast.schema.block_wire import (
     State,
 )
 from tensorcast.schema.blocks import BlockKey, BlockPut, is_packed, pack_key, pack_space
-from tensorcast.schema.errors import InvalidArgument, TensorCastError
+from tensorcast.schema.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import torch
@@ -41,22 +38,8 @@ Keys = Sequence[BlockKey] | Sequence[bytes]
 
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
-FIND_BLOCKS: Final = FRAME_KEYS
-ASKED_MAX: Final = 64
-"""So many nodes are asked at the same time."""
-PATIENCE_S_MIN: Final = 1.0
-"""So long a node may be silent after others were."""
 _PACKED: Final = {bytes}
 _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
-
-
-class _Fetched(NamedTuple):
-    """The indexes of blocks that arrived from a node, where else it knows others, and how it
-    failed."""
-
-    arrived: set[int]
-    more: dict[int, tuple[str, ...]]
-    failed: TensorCastError | None
 
 
 class Blocks:
@@ -140,7 +123,8 @@ class Blocks:
                 views[at] = memoryview(bytearray(size))
                 return views[at]  # type: ignore[return-value]  # just set
 
-            arrived = self._fetch(packed, missing, allocate, may_rest=address is None)
+            fetcher = BlockFetcher(self.peers, is_alone=not self._here.is_local)
+            arrived = fetcher.fetch(packed, missing, allocate, may_rest=address is None)
             for at in missing.keys() - arrived:
                 views[at] = None
             self._adopt(packed, views, arrived if adopt else set())
@@ -156,8 +140,8 @@ class Blocks:
 
         def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
             missing: dict[int, tuple[str, ...]] = {}
-            for first in range(0, len(keys), FIND_BLOCKS):
-                part = keys[first : first + FIND_BLOCKS]
+            for first in range(0, len(keys), FRAME_KEYS):
+                part = keys[first : first + FRAME_KEYS]
                 found = connection.find(part, shortly=False, digests=verify, elsewhere=anywhere)
                 views[first : first + len(part)] = connection.views(found)
                 if not verify and 0 not in found.addresses:
@@ -197,7 +181,8 @@ class Blocks:
                 check_size(at, size, views[at])
                 return views[at]
 
-            arrived = self._fetch(packed, missing, allocate, may_rest=address is None)
+            fetcher = BlockFetcher(self.peers, is_alone=not self._here.is_local)
+            arrived = fetcher.fetch(packed, missing, allocate, may_rest=address is None)
             self._adopt(packed, views, arrived if adopt else set())
             for at in missing.keys() - arrived:
                 is_there[at] = False
@@ -211,8 +196,8 @@ class Blocks:
 
         def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
             missing: dict[int, tuple[str, ...]] = {}
-            for first in range(0, len(keys), FIND_BLOCKS):
-                part = keys[first : first + FIND_BLOCKS]
+            for first in range(0, len(keys), FRAME_KEYS):
+                part = keys[first : first + FRAME_KEYS]
                 found = connection.find(part, shortly=True, digests=verify, elsewhere=anywhere)
                 try:
                     absent = copy_found(found, targets, first)
@@ -239,119 +224,6 @@ class Blocks:
         found = [(keys[at], view) for at in sorted(arrived) if (view := views[at]) is not None]
         if found and self._here.is_local:
             self._put([key for key, _ in found], [view for _, view in found], 0, None)
-
-    def _fetch(
-        self,
-        keys: list[bytes],
-        missing: dict[int, tuple[str, ...]],
-        allocate: Allocate,
-        *,
-        may_rest: bool,
-    ) -> set[int]:
-        """Fetches blocks from the nodes that may have them, from all at once; the indexes of those
-        that arrived. A node that fails or lacks some is followed by the next one that is named for
-        a block, which may be silent for what is left of the patience."""
-        arrived: set[int] = set()
-        asked: set[tuple[int, str]] = set()
-        open_ = {at: names for at, names in missing.items() if any(names)}
-        failed: TensorCastError | None = None
-        patience_s = blocks_tcp.STALL_S
-        while groups := self._choose(open_, asked, may_rest=may_rest):
-            began_s = time.monotonic()
-            for one in self._ask_all(groups, keys, allocate, patience_s):
-                arrived |= one.arrived
-                for at, names in one.more.items():
-                    open_[at] = (*open_[at], *names)
-                failed = one.failed or failed
-            if failed is not None:
-                left_s = patience_s - (time.monotonic() - began_s)
-                patience_s = min(patience_s, max(PATIENCE_S_MIN, left_s))
-            open_ = {at: names for at, names in open_.items() if at not in arrived}
-        if failed is not None and not arrived and not self._here.is_local:
-            raise failed
-        return arrived
-
-    def _choose(
-        self,
-        wanted: dict[int, tuple[str, ...]],
-        asked: set[tuple[int, str]],
-        *,
-        may_rest: bool,
-    ) -> dict[str, list[int]]:
-        """Whom to ask for which blocks next, which counts as asked. With `may_rest` a node that
-        failed a short time ago is not asked."""
-        groups: dict[str, list[int]] = {}
-        for at, names in wanted.items():
-            for name in names:
-                if (at, name) in asked or (may_rest and self.peers.is_resting(name)):
-                    continue
-                groups.setdefault(name, []).append(at)
-                asked.add((at, name))
-                break
-        return groups
-
-    def _ask_all(
-        self, groups: dict[str, list[int]], keys: list[bytes], allocate: Allocate, patience_s: float
-    ) -> list[_Fetched]:
-        """Asks all nodes at the same time."""
-
-        def work(name: str) -> _Fetched:
-            return self._fetch_from(name, keys, groups[name], allocate, patience_s)
-
-        if len(groups) == 1:
-            return [work(name) for name in groups]
-        with ThreadPoolExecutor(min(len(groups), ASKED_MAX), "tensorcast-kv") as pool:
-            return list(pool.map(work, groups))
-
-    def _fetch_from(
-        self,
-        address: str,
-        keys: list[bytes],
-        indexes: list[int],
-        allocate: Allocate,
-        patience_s: float,
-    ) -> _Fetched:
-        """What a node has, until it fails. Raises InvalidArgument."""
-        found = _Fetched(set(), {}, None)
-        for start in range(0, len(indexes), FIND_BLOCKS):
-            part = indexes[start : start + FIND_BLOCKS]
-            try:
-                self._fetch_part(address, keys, part, allocate, patience_s, found)
-            except InvalidArgument:
-                raise
-            except TensorCastError as error:
-                return found._replace(failed=error)
-        return found
-
-    def _fetch_part(
-        self,
-        address: str,
-        keys: list[bytes],
-        indexes: list[int],
-        allocate: Allocate,
-        patience_s: float,
-        found: _Fetched,
-    ) -> None:
-        def work(peer: BlockPeer) -> Fetched:
-            return peer.fetch(
-                [keys[at] for at in indexes],
-                lambda n, size: allocate(indexes[n], size),
-                elsewhere=not self._here.is_local,
-            )
-
-        arrived, damaged, others = self.peers.use(address, work, patience_s)
-        found.arrived.update(indexes[n] for n in arrived)
-        if damaged:
-            self._tell_damaged(address, [keys[indexes[n]] for n in damaged])
-        for first, other in others:
-            if other is not None:
-                for n in range(len(other.choices[0])):
-                    found.more[indexes[first + n]] = other.of(n)
-
-    def _tell_damaged(self, address: str, keys: list[bytes]) -> None:
-        """Has the holder look at blocks that came damaged: on the way, or are they so there?"""
-        with suppress(TensorCastError):
-            self.peers.use(address, lambda peer: peer.ask_states(Op.DAMAGED, keys))
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -427,7 +299,7 @@ def _pack(key: BlockKey | bytes) -> bytes:
 
 def parts_of(keys: list[bytes]) -> list[list[bytes]]:
     """The keys, so many as one request takes."""
-    return [keys[at : at + FIND_BLOCKS] for at in range(0, len(keys), FIND_BLOCKS)]
+    return [keys[at : at + FRAME_KEYS] for at in range(0, len(keys), FRAME_KEYS)]
 
 
 def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
