@@ -52,7 +52,7 @@ def wait_until_ready(
         for service in services:
             if service.state == "up" and service.name not in seen and service.name != SUPERVISOR:
                 seen.add(service.name)
-                progress(f"{service.name} is up")
+                progress(f"{service.name} is up{find_note(service, config)}")
             if is_progress(service, told.get(service.name, "")):
                 told[service.name] = service.detail
                 last_sign = time.monotonic()
@@ -67,6 +67,13 @@ def wait_until_ready(
             break
         time.sleep(POLL_S)
     raise explain_unready(layout, services)
+
+
+def find_note(service: ServiceStatus, config: ClusterConfig) -> str:
+    """What a mover has to say at its start besides its address; empty when it is as usual."""
+    is_mover = service.name in {node.name for node in config.nodes}
+    note = service.detail.partition(". ")[2].partition("; ")[0] if is_mover else ""
+    return f": {note}" if note else ""
 
 
 def is_progress(service: ServiceStatus, told: str) -> bool:

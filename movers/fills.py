@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.holdings import operation_making
 from tensorcast.movers.damage import explain_disk, report_damage
 from tensorcast.movers.depots import Depots
+from tensorcast.movers.images import Images
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.model_file import Arrived
 from tensorcast.movers.pulls import Moved, Puller
-from tensorcast.movers.replicas import complete, drop, filled, start
+from tensorcast.movers.replicas import complete, corrupt, drop, filled, start
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.movers.room import Room
@@ -48,7 +50,9 @@ class Fills:
         life: Life,
         disk_locks: Locks,
         depots: Depots,
+        images: Images,
     ) -> None:
+        self._images = images
         self._depots = depots
         self._residents = residents
         self._room = room
@@ -119,6 +123,8 @@ class Fills:
             await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
             if self._residents.find_ready(artifact) is not None:
                 return Moved()
+            if artifact in self._images.waiting() and self._residents.find(artifact) is None:
+                return await self._read_image(self._sealed(artifact), cause)
             resident = await self._target(self._sealed(artifact), check, cause)
             moved = await self._fetch(resident, fetch, cause)
             if self._residents.find(artifact) is resident:
@@ -157,6 +163,48 @@ class Fills:
             commands.append(filled(resident, resident.chunks, self._life))
         await self._reporter.report(commands, cause)
         return resident
+
+    # ---- from an image that waits -----------------------------------------------------------
+
+    async def recall(self) -> None:
+        """Reads images that wait back, as far as nothing has to go for them, and forgets those
+        that are not needed any more."""
+        for id_, size_bytes in self._images.waiting().items():
+            async with self._locks.alone(id_):
+                artifact = self._follower.view.artifacts.get(id_)
+                if artifact is None or id_ not in self._images.waiting():
+                    continue
+                is_here = self._residents.find_ready(id_) or self._residents.is_on_disk(id_)
+                if is_here or artifact.status is not ArtifactStatus.SEALED:
+                    await self._images.forget(id_, artifact.manifest)
+                elif self._residents.find(id_) is None:
+                    with suppress(TensorCastError):  # the next fill tells it
+                        if self._room.fits(size_bytes):
+                            await self._read_image(artifact, None)
+
+    async def _read_image(self, artifact: Artifact, cause: EventId | None) -> Moved:
+        size_bytes = artifact.manifest.size_bytes
+        lent = await self._room.find(size_bytes, self.discard_idle)
+        resident = await self._residents.add(artifact, lent.segment, Phase.FILLING)
+        await self._reporter.report([start(resident, self._life)], cause)
+        try:
+            with self._residents.borrow(resident):
+                await self._images.read(resident)
+        except Corrupt as error:
+            damaged = corrupt(resident, resident.missing, error.message, self._life)
+            commands: list[Command] = [damaged]
+            if resident.chunks.ranges:
+                commands.append(filled(resident, resident.chunks, self._life))
+            await self._reporter.report(commands, cause)
+            raise
+        except TensorCastError:
+            await self._residents.drop(resident)
+            raise
+        if self._residents.find(artifact.id) is resident:
+            await self._reporter.report([complete(resident, self._life)], cause)
+            self._residents.set_phase(resident, Phase.READY)
+            await self._images.forget(artifact.id, artifact.manifest)
+        return Moved(size_bytes, {"disk": size_bytes})
 
     # ---- from the disk ---------------------------------------------------------------------
 

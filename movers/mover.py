@@ -30,6 +30,7 @@ from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
+from tensorcast.movers.images import Images
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.levels import Levels
 from tensorcast.movers.locks import Locks
@@ -85,7 +86,6 @@ class Mover:
         self._log = log
         self._journal = journal
         self._notifier = notifier
-        self._images = settings.data_dir / "hibernate"
         self._life = Life(settings.node)
         self._follower = Follower(log)
         self._writer = Writer(log, retry_s=WRITE_S_MAX)
@@ -159,6 +159,17 @@ class Mover:
         self._room = room
         return room
 
+    def _make_images(self, disk_locks: Locks) -> Images:
+        return Images(
+            self._settings.data_dir / "hibernate",
+            self._residents,
+            self._disk,
+            self._disk_room,
+            disk_locks,
+            self._reporter,
+            self._life,
+        )
+
     def _is_coming(self, artifact: ArtifactId) -> bool:
         return is_coming(self._follower.view, artifact, self._life.node)
 
@@ -171,6 +182,7 @@ class Mover:
         disk_locks = Locks()
         store = ObjectTier(settings.object_url) if settings.object_url else None
         depots = Depots(store, self._residents, self._reporter, follower, life)
+        self._images = self._make_images(disk_locks)
         fills = Fills(
             self._residents,
             room,
@@ -181,7 +193,9 @@ class Mover:
             life,
             disk_locks,
             depots,
+            self._images,
         )
+        self._fills = fills
         self._streams = Streams(
             self._residents,
             self._pool,
@@ -205,6 +219,7 @@ class Mover:
             life,
             disk_locks,
             depots,
+            self._images,
         )
         self._agent = Agent(
             follower,
@@ -272,7 +287,7 @@ class Mover:
         )
 
         self._hibernation = Hibernation(
-            self._residents, self._images, self._reporter, follower, life
+            self._residents, self._images.folder, self._reporter, follower, life
         )
 
     def __enter__(self) -> Mover:
@@ -360,7 +375,7 @@ class Mover:
         serving = tasks.create_task(sockets.serve(), name="sockets")
         try:
             self._blocks.open(self._settings.socket)
-            self._notifier.ready(self._about())
+            self._notifier.ready(self._about(self._recovery.describe()))
             _logger.info("node %s serves, epoch %d", self._life.node, self._life.epoch)
             await stopping.wait()
             self._notifier.stopping("stopping")
@@ -388,10 +403,17 @@ class Mover:
         while True:
             await asyncio.sleep(TIDY_S)
             await self._agent.tidy()
+            await self._recall()
             self._levels.forget()
             await in_thread(self._pool.trim, FREE_S_MAX)
             await self._journal.look()
             await self._journal.note_position(self._follower.view.at)
+
+    async def _recall(self) -> None:
+        """Images that wait for memory come back as it allows."""
+        if self._images.waiting():
+            await self._fills.recall()
+            self._notifier.status(self._about())
 
     def _count_blocks(self) -> dict[str, int]:
         """The counters of KV blocks that a heartbeat tells."""
@@ -401,8 +423,10 @@ class Mover:
             counters |= {f"disk_{name}": count for name, count in stats.items()}
         return counters
 
-    def _about(self) -> str:
-        return f"epoch {self._life.epoch}, data port {self._server.address}"
+    def _about(self, note: str = "") -> str:
+        note = note or self._images.describe()
+        rest = f". {note}" if note else ""
+        return f"epoch {self._life.epoch}, data port {self._server.address}{rest}"
 
     def _welcome(self) -> Welcome:
         return Welcome(cluster=self._settings.cluster, node=self._life.node, epoch=self._life.epoch)

@@ -11,6 +11,7 @@ from tensorcast.movers.damage import check_disk, explain_damage
 from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
+from tensorcast.movers.images import Images
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.verify import verify_chunks
 from tensorcast.movers.pulls import Moved
@@ -49,7 +50,9 @@ class Operations:
         life: Life,
         disk_locks: Locks,
         depots: Depots,
+        images: Images,
     ) -> None:
+        self._images = images
         self._depots = depots
         self._residents = residents
         self._fills = fills
@@ -131,6 +134,8 @@ class Operations:
 
     async def _evict_memory(self, work: Evict, cause: EventId) -> Moved:
         resident = await self._find_for_eviction(work.artifact)
+        if resident is None and work.artifact in self._images.waiting():
+            return await self._evict_image(work, cause)
         if resident is None:
             ghost = replica_id(work.artifact, self._life.node, Tier.DRAM)
             return await self._lose_ghost(ghost, cause)
@@ -139,6 +144,18 @@ class Operations:
         await self._check_evicting(resident.replica)
         await self._reporter.report([drop(resident, self._life)], cause)
         await self._residents.drop(resident)
+        return Moved()
+
+    async def _evict_image(self, work: Evict, cause: EventId) -> Moved:
+        """As from memory, of what waits for memory."""
+        epoch = self._life.epoch
+        replica = replica_id(work.artifact, self._life.node, Tier.DRAM)
+        self._check_unclaimed(work.artifact)
+        leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)
+        await self._reporter.report([leaving], cause)
+        await self._check_evicting(replica)
+        await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
+        await self._images.forget(work.artifact, self._manifest(work.artifact))
         return Moved()
 
     async def _evict_disk(self, work: Evict, cause: EventId) -> Moved:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.holdings import operation_making, replicas_of
 from tensorcast.movers.fills import load_segment
+from tensorcast.movers.images import Images
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.memory.hibernate import list_images, read_image, remove_image
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import DescriptorStore, Pool
 from tensorcast.movers.memory.verify import verify_chunks
 from tensorcast.movers.pending import Pending
-from tensorcast.movers.replicas import complete, corrupt, filled, lose
+from tensorcast.movers.replicas import complete, corrupt, filled, lose, start
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.movers.threads import in_thread
@@ -30,11 +30,12 @@ from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.commands import Command, DropReplica
+from tensorcast.schema.commands import Command, DropReplica, EvictReplica
 from tensorcast.schema.errors import Corrupt, OutOfCapacity, TensorCastError
 from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, replica_id
 
 CHECKS_MAX: Final = 2
+MIB: Final = 1 << 20
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Recovery:
         pool: Pool,
         store: DescriptorStore,
         disk: DiskTier,
-        images: Path,
+        images: Images,
         journal: Journal,
         reporter: Reporter,
         follower: Follower,
@@ -60,6 +61,7 @@ class Recovery:
         self._store = store
         self._disk = disk
         self._images = images
+        self._home = images.folder
         self._journal = journal
         self._reporter = reporter
         self._follower = follower
@@ -126,7 +128,7 @@ class Recovery:
                 self._residents.set_on_disk(held.artifact, held.manifest)
             elif replica.status is not ReplicaStatus.FILLING:  # damaged: a new one replaces it
                 await in_thread(self._disk.remove, held.artifact)
-        self._with_image = frozenset(await in_thread(list_images, self._images))
+        self._with_image = frozenset(await in_thread(list_images, self._home))
 
     def _replica(self, artifact: ArtifactId, tier: Tier) -> Replica | None:
         return self._follower.view.replicas.get(replica_id(artifact, self._life.node, tier))
@@ -146,7 +148,45 @@ class Recovery:
                 commands.append(lose(replica.id, detail, self._life))
         if commands:
             await self._reporter.report(commands, None)
+        self._take_back()
         await self._pending.reconcile()
+
+    def _take_back(self) -> None:
+        """Images that earlier lives left, of artifacts that this node has in no other way."""
+        known = {replica.artifact for replica in self._absent}
+        for id_ in sorted(self._with_image - known):
+            artifact = self._follower.view.artifacts.get(id_)
+            replica = self._replica(id_, Tier.DRAM)
+            is_wanted = artifact is not None and artifact.status is ArtifactStatus.SEALED
+            is_here = self._residents.find(id_) is not None or self._residents.is_on_disk(id_)
+            is_dropped = replica is not None and replica.status is ReplicaStatus.GONE
+            if artifact is not None and is_wanted and not is_here and not is_dropped:
+                self._absent.append(self._lost_replica(artifact))
+                self._residents.expect(id_)
+
+    def _lost_replica(self, artifact: Artifact) -> Replica:
+        return Replica(
+            id=replica_id(artifact.id, self._life.node, Tier.DRAM),
+            artifact=artifact.id,
+            node=self._life.node,
+            tier=Tier.DRAM,
+            status=ReplicaStatus.LOST,
+            epoch=self._life.epoch,
+            chunks=ChunkSet(),
+            chunks_total=artifact.manifest.chunks_total,
+        )
+
+    def describe(self) -> str:
+        """One sentence about images that are more than the memory; empty when all fit."""
+        found = (self._follower.view.artifacts.get(replica.artifact) for replica in self._absent)
+        needed = sum(artifact.manifest.size_bytes for artifact in found if artifact)
+        room = self._pool.capacity_bytes - self._pool.stats().used_bytes
+        if needed <= room:
+            return ""
+        return (
+            f"{needed / MIB:.0f} MiB of artifacts were in memory, which has room for "
+            f"{room / MIB:.0f} MiB: the rest goes to the disk tier, or waits until there is memory"
+        )
 
     def _is_here(self, replica: Replica) -> bool:
         if replica.tier is Tier.DISK:
@@ -192,7 +232,7 @@ class Recovery:
             commands.append(corrupt(resident, damaged, detail, self._life))
         gained = resident.chunks - claimed
         if gained.ranges and not is_complete and not self._is_resumed(resident):
-            commands.append(filled(resident, gained, self._life))
+            commands += [start(resident, self._life), filled(resident, gained, self._life)]
         if is_complete:
             commands.append(complete(resident, self._life))
         if commands:
@@ -214,15 +254,18 @@ class Recovery:
         await self._remove_images()
 
     async def _restore_one(self, replica: Replica) -> None:
-        artifact = self._present(self._replica(replica.artifact, Tier.DRAM))
-        if artifact is None:  # it was removed meanwhile
+        artifact = self._follower.view.artifacts.get(replica.artifact)
+        known = self._replica(replica.artifact, Tier.DRAM) or replica
+        is_given_up = known.status in (ReplicaStatus.EVICTING, ReplicaStatus.GONE)
+        is_wanted = artifact is not None and artifact.status is ArtifactStatus.SEALED
+        if artifact is None or not is_wanted or is_given_up:  # it was removed meanwhile
             await self._lose(replica, "Its artifact was removed before it was read back.")
             return
         try:
             lent = await in_thread(self._pool.allocate, artifact.manifest.size_bytes)
         except OutOfCapacity as error:
             _logger.warning("artifact %s stays on disk: %s", artifact.id, error)
-            await self._lose(replica, str(error))
+            await self._leave_on_disk(artifact, replica)
             return
         resident = await self._residents.add(artifact, lent.segment, Phase.CHECKING)
         try:
@@ -236,12 +279,22 @@ class Recovery:
         self._residents.add_chunks(resident, good)
         await self._settle(resident)
 
+    async def _leave_on_disk(self, artifact: Artifact, replica: Replica) -> None:
+        """The disk tier has it, or gets it from the image; else the image waits for memory."""
+        if artifact.id in self._with_image and not await self._images.settle(artifact):
+            return
+        if replica.status is ReplicaStatus.READY:
+            epoch, reason = self._life.epoch, "The node has less memory than before."
+            leaving = EvictReplica(replica=replica.id, epoch=epoch, reason=reason)
+            gone = DropReplica(replica=replica.id, epoch=epoch)
+            await self._reporter.report([leaving, gone], None)
+
     async def _lose(self, replica: Replica, detail: str) -> None:
         await self._reporter.report([lose(replica.id, detail, self._life)], None)
 
     def _read_back(self, artifact: Artifact, segment: Segment) -> ChunkSet:
         if artifact.id in self._with_image:
-            return read_image(self._images, artifact.id, artifact.manifest, segment.memory)
+            return read_image(self._home, artifact.id, artifact.manifest, segment.memory)
         return load_segment(self._disk, artifact.id, artifact.manifest, segment)
 
     async def _remove_images(self) -> None:
@@ -252,5 +305,12 @@ class Recovery:
             found = self._follower.view.artifacts.get(artifact)
             is_back = self._residents.find_ready(artifact) is not None
             is_gone = replica is not None and replica.status is ReplicaStatus.GONE
-            if is_back or is_gone or (found and found.status is ArtifactStatus.REMOVED):
-                await in_thread(remove_image, self._images, artifact)
+            is_ready = replica is not None and replica.status is ReplicaStatus.READY
+            is_stored = self._residents.is_on_disk(artifact) and not is_ready
+            if (
+                is_back
+                or is_gone
+                or is_stored
+                or (found and found.status is ArtifactStatus.REMOVED)
+            ):
+                await in_thread(remove_image, self._home, artifact)

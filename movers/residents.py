@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from tensorcast.movers.core.file_plan import file_bytes
 from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.journal import Journal
+from tensorcast.movers.memory.hibernate import open_image
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.tiers.base import Tier as Store
@@ -162,6 +164,7 @@ class Residents:
         self._stored: dict[ArtifactId, int] = {}
         self._partial: dict[ArtifactId, int] = {}
         self._streams: dict[ArtifactId, Stream] = {}
+        self._images: dict[ArtifactId, tuple[Path, Manifest]] = {}
         self.uses = Uses()
         self._expected: set[ArtifactId] = set()
         self._changed = asyncio.Event()
@@ -283,6 +286,19 @@ class Residents:
             if size_bytes is not None:
                 self._partial[artifact] = size_bytes
 
+    def set_image(self, artifact: ArtifactId, folder: Path | None, manifest: Manifest) -> None:
+        """An image of the artifact waits in `folder` until there is memory for it, or (None) no
+        longer. Peers are served from it."""
+        with self._lock:
+            self._images.pop(artifact, None)
+            if folder is not None:
+                self._images[artifact] = (folder, manifest)
+
+    def images(self) -> dict[ArtifactId, int]:
+        """The images that wait for memory, and the bytes of each."""
+        with self._lock:
+            return {id_: manifest.size_bytes for id_, (_, manifest) in self._images.items()}
+
     def begin_stream(self, stream: Stream) -> None:
         """Peers may read what the stream has."""
         with self._lock:
@@ -318,7 +334,11 @@ class Residents:
             resident = self._residents.get(artifact)
             manifest = self._on_disk.get(artifact)
             stream = self._streams.get(artifact)
-        if resident is not None and (resident.phase is Phase.READY or manifest is None):
+            image = self._images.get(artifact)
+        is_ready = resident is not None and resident.phase is Phase.READY
+        if image is not None and manifest is None and not is_ready:
+            return self._lend_image(artifact, *image)
+        if resident is not None and (is_ready or manifest is None):
             return self._lend_memory(resident)
         if manifest is not None:
             self.uses.note(artifact)
@@ -349,6 +369,19 @@ class Residents:
             yield Lending(
                 fd=opened.fd,
                 layout=opened.layout,
+                chunk_bytes=manifest.chunk_bytes,
+                chunks=lambda: everything,
+            )
+
+    @contextmanager
+    def _lend_image(
+        self, artifact: ArtifactId, folder: Path, manifest: Manifest
+    ) -> Iterator[Lending]:
+        everything = ChunkSet.full(manifest.chunks_total)
+        with open_image(folder, artifact) as fd:
+            yield Lending(
+                fd=fd,
+                layout=Layout.whole(manifest.size_bytes),
                 chunk_bytes=manifest.chunk_bytes,
                 chunks=lambda: everything,
             )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tensorcast.movers.core.digests import chunk_digest
 from tensorcast.movers.durable import (
     TEMPORARY_PREFIX,
     explained,
@@ -13,8 +17,8 @@ from tensorcast.movers.durable import (
     write_all,
 )
 from tensorcast.movers.memory.verify import verify_chunks
-from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.errors import NotFound
+from tensorcast.schema.chunks import ChunkSet, chunk_range
+from tensorcast.schema.errors import Corrupt, NotFound
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Manifest
 
@@ -90,3 +94,47 @@ def remove_image(folder: Path, artifact: str) -> None:
     """Forgets an image. Safe to repeat."""
     with explained(folder, "remove from"):
         (folder / f"{artifact}{_SUFFIX}").unlink(missing_ok=True)
+
+
+def verify_image(folder: Path, artifact: ArtifactId, manifest: Manifest) -> ChunkSet:
+    """The chunks of an image that match their digests, read one by one. Blocks. Raises
+    NotFound."""
+    with explained(folder, "read"), open_image(folder, artifact) as fd:
+        return ChunkSet.of(
+            chunk
+            for chunk in range(manifest.chunks_total)
+            if chunk_digest(_read_chunk(fd, manifest, chunk)) == manifest.digest(chunk)
+        )
+
+
+def _read_chunk(fd: int, manifest: Manifest, chunk: int) -> bytes:
+    where = chunk_range(chunk, manifest.size_bytes, manifest.chunk_bytes)
+    return os.pread(fd, where.end - where.offset, where.offset)
+
+
+@contextmanager
+def map_image(folder: Path, artifact: ArtifactId, manifest: Manifest) -> Iterator[memoryview]:
+    """The byte space of an image that was verified, without a copy. Raises NotFound, or Corrupt
+    when it is too short."""
+    with explained(folder, "read"), open_image(folder, artifact) as fd:
+        if os.fstat(fd).st_size < manifest.size_bytes:
+            raise Corrupt(f"The image of {artifact} is too short.", artifact=artifact)
+        with (
+            mmap.mmap(fd, manifest.size_bytes, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as content,
+        ):
+            yield content
+
+
+@contextmanager
+def open_image(folder: Path, artifact: ArtifactId) -> Iterator[int]:
+    """A descriptor of the image, readable until the context ends, even when it is removed. Raises
+    NotFound."""
+    try:
+        fd = os.open(folder / f"{artifact}{_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NotFound(f"There is no image of {artifact}.", artifact=artifact) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controlplanes import scheduling
-from mover_nodes import MIB, Content, MoverNode, SlowSource, observing
+from mover_nodes import MIB, Content, MoverNode, Observer, SlowSource, observing
 from servers import NatsServer
 from tensorcast.movers.core.eviction import APART_S
 from tensorcast.movers.partial import PREFIX
@@ -21,7 +21,13 @@ from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.commands import PinArtifact, RemoveArtifact, RemoveKey, UnpinArtifact
+from tensorcast.schema.commands import (
+    LoseReplica,
+    PinArtifact,
+    RemoveArtifact,
+    RemoveKey,
+    UnpinArtifact,
+)
 from tensorcast.schema.errors import OutOfCapacity
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import Key, Tier, replica_id
@@ -311,3 +317,104 @@ async def test_pins_outlive_restarts_and_can_be_repeated(tmp_path: Path, nats_se
             events = await observer.events()
     kinds = [e.type for e in events if e.type in ("artifact.pinned", "artifact.unpinned")]
     assert kinds == ["artifact.pinned", "artifact.unpinned"]
+
+
+async def test_images_that_no_longer_fit_into_memory_go_to_the_disk(
+    tmp_path: Path, nats_server: NatsServer
+):
+    contents = [Content([3 * MIB], seed=n) for n in range(5)]
+    with running(tmp_path, nats_server, n1={}) as (n1,):
+        restart_smaller(n1, contents)
+        async with observing(nats_server.url) as observer:
+            assert "has room for 8 MiB" in " ".join(n1.statuses)
+            n1.wait_until(lambda: not images_of(n1))
+            await n1_settled(observer, contents, Tier.DISK, 3)
+            await n1_settled(observer, contents, Tier.DRAM, 2)
+            view = await observer.view()
+            for n, content in enumerate(contents):
+                if status(view, content, "n1", Tier.DRAM) is ReplicaStatus.READY:
+                    assert read(n1, f"m{n}") == content.bytes
+            types = [event.type for event in await observer.events()]
+        assert "replica.lost" not in types
+        n1.stop()
+        n1.start(TENSORCAST_DRAM_BYTES=str(256 * MIB))
+        assert [read(n1, f"m{n}") for n in range(5)] == [c.bytes for c in contents]
+
+
+async def test_images_without_room_anywhere_wait_and_come_back(
+    tmp_path: Path, nats_server: NatsServer
+):
+    contents = [Content([3 * MIB], seed=n) for n in range(5)]
+    with running(tmp_path, nats_server, n1={}, n2={}) as (n1, n2):
+        restart_smaller(n1, contents, TENSORCAST_DISK_BYTES=str(MIB))
+        n1.wait_until(lambda: "3 artifacts wait (9 MiB)" in " ".join(n1.statuses))
+        waiting = images_of(n1)
+        assert len(waiting) == 3
+        async with observing(nats_server.url) as observer:
+            view = await observer.view()
+            assert {status(view, c, "n1", Tier.DRAM) for c in contents} == {ReplicaStatus.READY}
+            assert [read(n2, f"m{n}") for n in range(5)] == [c.bytes for c in contents]  # to peers
+            removed = next(c for c in contents if c.id in waiting)
+            await observer.succeeded(
+                await observer.issue("n1", Evict(artifact=removed.id, tier=Tier.DRAM))
+            )
+            assert images_of(n1) == waiting - {removed.id}
+            here = next(c for c in contents if c.id not in waiting)
+            await observer.succeeded(
+                await observer.issue("n1", Evict(artifact=here.id, tier=Tier.DRAM))
+            )
+            n1.wait_until(lambda: len(images_of(n1)) == 1)  # memory is free: one comes back
+            n1.stop()
+            n1.start(TENSORCAST_DRAM_BYTES=str(256 * MIB))
+            n1.wait_until(lambda: not images_of(n1))
+            view = await observer.view()
+            kept = [c for c in contents if c not in (removed, here)]
+            assert {status(view, c, "n1", Tier.DRAM) for c in kept} == {ReplicaStatus.READY}
+            assert "replica.lost" not in [event.type for event in await observer.events()]
+
+
+async def test_an_image_whose_replica_was_given_up_is_taken_back(
+    tmp_path: Path, nats_server: NatsServer
+):
+    content = Content([3 * MIB])
+    with running(tmp_path, nats_server, n1={}) as (n1,):
+        put(n1, content)
+        n1.stop()
+        n1.store.close()
+        async with observing(nats_server.url) as observer:
+            view = await observer.view()
+            lost = LoseReplica(
+                replica=replica_id(content.id, "n1", Tier.DRAM),
+                epoch=view.nodes["n1"].epoch,
+                detail="It found no room.",
+            )
+            await observer.execute(lost)
+        n1.start()
+        assert read(n1) == content.bytes
+        n1.wait_until(lambda: not images_of(n1))
+
+
+def images_of(node: MoverNode) -> set[str]:
+    """The artifacts that have an image on the node's disk."""
+    folder = node.folder / "data" / "hibernate"
+    return {path.stem for path in folder.glob("*.image")}
+
+
+def restart_smaller(node: MoverNode, contents: list[Content], **environ: str) -> None:
+    """Puts what the memory has room for, and starts the node again with room for two of it."""
+    for n, content in enumerate(contents):
+        put(node, content, f"m{n}")
+    node.stop()
+    node.store.close()
+    assert images_of(node) == {content.id for content in contents}
+    node.start(TENSORCAST_DRAM_BYTES=str(SMALL), **environ)
+
+
+async def n1_settled(observer: Observer, contents: list[Content], tier: Tier, count: int) -> None:
+    """Waits until so many have a replica in the tier of n1."""
+    while True:
+        view = await observer.view()
+        ready = [status(view, c, "n1", tier) is ReplicaStatus.READY for c in contents]
+        if sum(ready) == count:
+            return
+        await asyncio.sleep(0.02)
