@@ -224,7 +224,8 @@ class OperationInfo(_Message, frozen=True, kw_only=True):
 
 
 class TierInfo(_Message, frozen=True, kw_only=True):
-    """Bytes; `used` counts the artifacts whose replicas are there."""
+    """Bytes; `used` is all that is taken, by the word of a node that is up (replicas, KV slabs,
+    open puts), else what the replicas there take."""
 
     capacity: int
     used: int

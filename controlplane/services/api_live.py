@@ -75,7 +75,7 @@ async def show_node(desk: Desk, request: Show) -> NodeInfo:
     heartbeat = _heartbeat(desk, found)
     if heartbeat is None:
         return found
-    return msgspec.structs.replace(found, peers=heartbeat.peers, trouble=heartbeat.trouble)
+    return msgspec.structs.replace(with_heartbeat(found, heartbeat), peers=heartbeat.peers)
 
 
 def _heartbeat(desk: Desk, node: NodeInfo) -> Heartbeat | None:
@@ -85,11 +85,18 @@ def _heartbeat(desk: Desk, node: NodeInfo) -> Heartbeat | None:
     return heard.heartbeat if heard is not None and is_own else None
 
 
-def _with_trouble(desk: Desk, node: NodeInfo) -> NodeInfo:
-    heartbeat = _heartbeat(desk, node)
-    if heartbeat is None or not heartbeat.trouble:
+def with_heartbeat(node: NodeInfo, heartbeat: Heartbeat | None) -> NodeInfo:
+    """The node with what it says of itself: its tiers hold more than replicas (slabs for KV blocks,
+    open puts, what readers still map). Of a node that is not up, only the log speaks."""
+    if heartbeat is None or node.state != NodeStatus.UP.value:
         return node
-    return msgspec.structs.replace(node, trouble=heartbeat.trouble)
+    tiers = {
+        tier: msgspec.structs.replace(info, used=heartbeat.tiers[tier].used)
+        if tier in heartbeat.tiers
+        else info
+        for tier, info in node.tiers.items()
+    }
+    return msgspec.structs.replace(node, tiers=tiers, trouble=heartbeat.trouble)
 
 
 def require_key(view: ClusterView, text: str) -> KeyState:
@@ -164,7 +171,10 @@ async def list_nodes(desk: Desk, request: Browse) -> tuple[NodeInfo, ...]:
     view = await desk.view_after(request.after)
     wanted = _parse_status(request.status or ALL, NodeStatus)
     found = (node for node in describe_nodes(view) if wanted in (ALL, node.state))
-    return tuple(_with_trouble(desk, node) for node in tuple(found)[: _limit(request.limit)])
+    return tuple(
+        with_heartbeat(node, _heartbeat(desk, node))
+        for node in tuple(found)[: _limit(request.limit)]
+    )
 
 
 def _newest(found: Iterable[T], age: Callable[[T], float], limit: int) -> list[T]:

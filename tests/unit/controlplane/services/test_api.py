@@ -283,3 +283,13 @@ async def test_nothing_is_changed_while_the_log_is_refused(rig):
     with pytest.raises(Unavailable, match=r"Nothing can be changed. The log ends .* Restore it"):
         await run(rig, commands.UnpinArtifact(artifact=A))
     assert (await ask(rig, "artifact.show", show("k"), api.ArtifactInfo)).pinned
+
+
+async def test_what_a_node_uses_is_its_own_word_while_it_is_up(rig):
+    beat = b'{"epoch": 1, "tiers": {"dram": {"capacity": 67108864, "used": 67108864}}}'
+    rig.desk.heartbeats.hear_node(NodeId("n1"), beat)
+    nodes = await ask(rig, "node.list", api.Browse(), tuple[api.NodeInfo, ...])
+    shown = await ask(rig, "node.show", api.Show(what="n1"), api.NodeInfo)
+    assert nodes[0].tiers == shown.tiers
+    assert shown.tiers[Tier.DRAM].used == 64 << 20  # slabs for KV blocks are no replicas
+    assert nodes[1].tiers[Tier.DRAM].used == 0
