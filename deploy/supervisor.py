@@ -197,6 +197,19 @@ class ControlServer:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Ends what is still told: a cancelled handler would be reported as a crash."""
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a connection in a task of our own, which `close` ends."""
+        task = asyncio.get_running_loop().create_task(self.serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: one request, its answers, the end."""
@@ -240,13 +253,15 @@ async def run(layout: Layout) -> None:
             loop.add_signal_handler(number, supervisor.stopping.set)
         supervisor.add(read_plan(layout))
         path = Path(config.sockets) / CONTROL_SOCKET
-        server = await _listen(path, ControlServer(supervisor))
+        control = ControlServer(supervisor)
+        server = await _listen(path, control)
         try:
             with _shielded_from_cleaners(path.parent):
                 await supervisor.stopping.wait()
                 await supervisor.stop()
         finally:
             server.close()
+            await control.close()
             path.unlink(missing_ok=True)
 
 
@@ -271,7 +286,7 @@ async def _listen(path: Path, control: ControlServer) -> asyncio.Server:
         channel.bind(str(path))
     finally:
         os.umask(before)
-    return await asyncio.start_unix_server(control.serve, sock=channel, limit=LINE_BYTES_MAX)
+    return await asyncio.start_unix_server(control.accept, sock=channel, limit=LINE_BYTES_MAX)
 
 
 def main(arguments: list[str] | None = None) -> int:

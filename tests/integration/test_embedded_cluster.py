@@ -49,6 +49,7 @@ def test_down_stops_the_movers_first_and_tells_their_progress(home):
     stopped = [line.split()[0] for line in home.said if line.endswith("is down")]
     assert stopped == ["n1", "controlplane", "postgres", "nats", "the"]
     assert "n1: hibernated 1 of 2" in home.said
+    assert "Traceback" not in home.layout.log("supervisor").read_text()
 
 
 def test_up_twice_is_fast_and_says_so(home):
