@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 from urllib.parse import unquote, urlsplit
@@ -25,10 +28,11 @@ from tensorcast.client.headers import (
 )
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
+from tensorcast.schema.safetensors import FileTensor
 from tensorcast.schema.tensors import lay_out
 from tensorcast.storage.faults import told
+from tensorcast.storage.objects import RANGE_BYTES, Store, is_url, open_store, parse_url
 from tensorcast.storage.objects import Place as ObjectPlace
-from tensorcast.storage.objects import Store, is_url, open_store, parse_url
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIX = ".safetensors"
@@ -246,8 +250,10 @@ def open_safetensors(places: Sequence[Place]) -> Iterator[Intake]:
     with open_files(places) as files:
         held = [(tensor, file) for file in files for tensor in file.header.tensors]
         index, size_bytes = lay_out((t.name, t.dtype, t.shape) for t, _ in held)
+        offsets = {spec.name: spec.offset for spec in index}
+        readers = {file.place: _choose_reader(file, offsets) for file in files}
         pieces = tuple(
-            Piece(ByteRange(spec.offset, tensor.place.size), _reader(file, tensor.place.offset))
+            Piece(ByteRange(spec.offset, tensor.place.size), readers[file.place](tensor))
             for spec, (tensor, file) in zip(index, held, strict=True)
             if tensor.place.size
         )
@@ -257,11 +263,59 @@ def open_safetensors(places: Sequence[Place]) -> Iterator[Intake]:
             pieces,
             confirm=lambda: check_unchanged(files),
             reads_wanted=0 if is_cached(files) else choose_reads(files),
+            group_bytes=RANGE_BYTES if any(file.reader is None for file in files) else 0,
         )
 
 
-def _reader(file: SafetensorsFile, offset: int) -> Callable[[memoryview, int], None]:
-    def read(target: memoryview, start: int) -> None:
-        file.read_exactly(target, offset + start)
+Read = Callable[[memoryview, int], None]
+_NOTHING = (0, memoryview(b""))
 
-    return read
+
+def _choose_reader(
+    file: SafetensorsFile, offsets: Mapping[str, int]
+) -> Callable[[FileTensor], Read]:
+    """How the bytes of each of its tensors are read: `offsets` are those in the artifact."""
+    if file.reader is None:
+        ahead = _Ahead(file, offsets)
+        return lambda tensor: partial(ahead.read, tensor)
+    return lambda tensor: partial(_read_file, file, tensor)
+
+
+def _read_file(file: SafetensorsFile, tensor: FileTensor, target: memoryview, start: int) -> None:
+    file.read_exactly(target, tensor.place.offset + start)
+
+
+class _Ahead:
+    """Reads of an object, where each request costs: one request brings all that the object has up
+    to the next multiple of RANGE_BYTES in the artifact. Each thread keeps the bytes of its last
+    one; a thread that reads group by group (`Intake.group_bytes`) so needs each byte once."""
+
+    def __init__(self, file: SafetensorsFile, offsets: Mapping[str, int]) -> None:
+        self._file = file
+        self._offsets = offsets
+        self._tensors = [tensor for tensor in file.header.tensors if tensor.place.size]
+        self._starts = [offsets[tensor.name] for tensor in self._tensors]
+        self._of_thread = threading.local()
+
+    def read(self, tensor: FileTensor, target: memoryview, start: int) -> None:
+        """Fills `target` with the bytes of a tensor from `start` on."""
+        position = tensor.place.offset + start
+        first, held = getattr(self._of_thread, "held", _NOTHING)
+        if not first <= position <= position + len(target) <= first + len(held):
+            held = memoryview(b"")
+            self._of_thread.held = _NOTHING  # its memory goes before the next comes
+            end = self._end(self._offsets[tensor.name] + start)
+            if end - position <= len(target):
+                self._file.read_exactly(target, position)
+                return
+            first, held = position, memoryview(bytearray(end - position))
+            self._file.read_exactly(held, position)
+            self._of_thread.held = (first, held)
+        target[:] = held[position - first : position - first + len(target)]
+
+    def _end(self, offset: int) -> int:
+        """Where in the file that ends which lies before the next multiple of RANGE_BYTES."""
+        limit = (offset // RANGE_BYTES + 1) * RANGE_BYTES
+        number = bisect_left(self._starts, limit) - 1
+        place = self._tensors[number].place
+        return place.offset + min(place.size, limit - self._starts[number])

@@ -16,14 +16,15 @@ import mmap
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import blake3
 import xxhash
 
-from tensorcast.schema.chunks import ByteRange, choose_chunk_bytes, chunk_range, count_chunks
+from tensorcast.schema.chunks import ByteRange, choose_chunk_bytes, count_chunks
 from tensorcast.schema.errors import OutOfCapacity
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Index, Manifest, derive_artifact_id
@@ -65,7 +66,8 @@ class Intake:
     """What a put will write: first the blocks, then the pieces, which are sorted and disjoint.
     `pieces` cover the blocks too (with `read` None); what lies between them is zero. `confirm`
     raises if what was read cannot be relied on; it is called after the last byte. `reads_wanted`:
-    so many should be under way at once, because they wait for a disk or a store."""
+    so many should be under way at once, because they wait for a disk or a store. `group_bytes`:
+    what lies between two multiples of it is read by one thread, in order (0: by any)."""
 
     index: Index
     size_bytes: int
@@ -73,6 +75,7 @@ class Intake:
     blocks: tuple[Block, ...] = ()
     confirm: Callable[[], None] = lambda: None
     reads_wanted: int = 0
+    group_bytes: int = 0
 
     @property
     def is_in_memory(self) -> bool:
@@ -109,7 +112,7 @@ def write(
     with mmap.mmap(descriptor, intake.size_bytes) as mapped, memoryview(mapped) as memory:
         work = _Writing(descriptor, memory, intake, is_zero, progress)
         spread(work.write_block, intake.blocks, threads, stop)
-        spread(work.write_range, _ranges(intake), threads, stop)
+        spread(work.write_group, _group(intake, _ranges(intake)), threads, stop)
     intake.confirm()
 
 
@@ -123,9 +126,11 @@ def digest(intake: Intake, *, stop: threading.Event, progress: Progress | None =
     )
     work = _Digesting(replace(intake, pieces=pieces, blocks=()), progress)
     threads = _choose_threads(intake, len(os.sched_getaffinity(0)))
-    found = spread(work.digest_chunk, _chunks(intake.size_bytes), threads, stop)
+    groups = spread(
+        work.digest_group, _group(intake, _ranges(intake, is_chunks=True)), threads, stop
+    )
     intake.confirm()
-    found.sort()
+    found = sorted(chunk for group in groups for chunk in group)
     manifest = Manifest(
         index=intake.index,
         size_bytes=intake.size_bytes,
@@ -141,17 +146,19 @@ def _choose_threads(intake: Intake, wanted: int) -> int:
     return max(1, min(max(min(THREADS_MAX, wanted), intake.reads_wanted), chunks))
 
 
-def _chunks(size_bytes: int) -> Iterator[tuple[int, ByteRange]]:
-    chunk_bytes = choose_chunk_bytes(size_bytes)
-    for number in range(count_chunks(size_bytes, chunk_bytes)):
-        yield number, chunk_range(number, size_bytes, chunk_bytes)
+def _group(intake: Intake, places: Iterable[ByteRange]) -> Iterator[list[ByteRange]]:
+    """What one thread does in order."""
+    unit = intake.group_bytes
+    numbered = enumerate(places)
+    for _, group in groupby(numbered, lambda one: one[1].offset // unit if unit else one[0]):
+        yield [place for _, place in group]
 
 
-def _ranges(intake: Intake) -> Iterator[ByteRange]:
+def _ranges(intake: Intake, *, is_chunks: bool = False) -> Iterator[ByteRange]:
     """In which parts an intake is written: large ones need fewer calls, but what is read first
-    should still be in the cache when it is written."""
+    should still be in the cache when it is written. Or (`is_chunks`) its chunks."""
     unit = choose_chunk_bytes(intake.size_bytes)
-    if intake.is_in_memory and intake.size_bytes > LARGE_BYTES:
+    if not is_chunks and intake.is_in_memory and intake.size_bytes > LARGE_BYTES:
         unit = max(unit, UNIT_BYTES)
     for start in range(0, intake.size_bytes, unit):
         yield ByteRange(start, min(unit, intake.size_bytes - start))
@@ -233,16 +240,18 @@ class _Digesting:
         self._shares = _Shares(intake, progress)
         self._scratch = _Scratch(choose_chunk_bytes(intake.size_bytes))
 
-    def digest_chunk(self, chunk: tuple[int, ByteRange]) -> tuple[int, bytes, bytes]:
-        """A chunk's number and its XXH3-64 and BLAKE3 digests."""
-        number, place = chunk
+    def digest_group(self, places: Sequence[ByteRange]) -> list[tuple[int, bytes, bytes]]:
+        """The offsets of chunks, and their XXH3-64 and BLAKE3 digests."""
+        return [self._digest_chunk(place) for place in places]
+
+    def _digest_chunk(self, place: ByteRange) -> tuple[int, bytes, bytes]:
         with self._scratch.take(place.size) as target:
             for share in self._shares.of(place):
                 with target[share.start : share.end] as part:
                     _read(share, part)
             digests = xxhash.xxh3_64_digest(target), blake3.blake3(target).digest()
         self._shares.report(place.size)
-        return number, *digests
+        return place.offset, *digests
 
 
 class _Scratch(threading.local):
@@ -281,7 +290,11 @@ class _Writing:
                 _clear(target)
             block.write(target)
 
-    def write_range(self, place: ByteRange) -> None:
+    def write_group(self, places: Sequence[ByteRange]) -> None:
+        for place in places:
+            self._write_range(place)
+
+    def _write_range(self, place: ByteRange) -> None:
         if self._may_write.acquire(blocking=False):
             try:
                 self._write_through_descriptor(place)

@@ -10,10 +10,12 @@ import torch
 from safetensors.torch import save, save_file
 
 import tensorcast as tc
+from intakes import written
 from s3 import S3Server, s3_server
 from tensorcast.client import files
 from tensorcast.client.export import measure, write_safetensors
 from tensorcast.client.files import find_files, open_safetensors
+from tensorcast.client.filling import digest
 from tensorcast.schema.errors import (
     Cancelled,
     Corrupt,
@@ -141,6 +143,33 @@ def test_a_put_takes_an_object_in(server):
 
 
 # ---- out ---------------------------------------------------------------------------------------
+
+
+def test_a_put_asks_for_no_more_than_a_load_does(server, monkeypatch):
+    """Large tensors that lie in several ranges, and many small ones in one of them."""
+    many = {"large": torch.arange(5 << 20, dtype=torch.float32)}  # 20 MiB
+    many |= {f"small.{number:03}": torch.full((1001,), float(number)) for number in range(500)}
+    url = upload(server, "many/model.safetensors", save(many))
+    sizes: list[int] = []
+    read = objects.Store.read
+
+    def count(store, path, version, position, size):
+        sizes.append(size)
+        return read(store, path, version, position, size)
+
+    monkeypatch.setattr(objects.Store, "read", count)
+    check(tc.load(url), many)
+    loaded = len(sizes)
+    sizes.clear()
+    with open_safetensors(find_files([url])) as intake:
+        content, sealed = written(intake, dirt=b"x")
+        put = len(sizes)
+        assert digest(intake, stop=threading.Event()) == sealed
+    for spec in intake.index:
+        assert content[spec.offset : spec.extent.end] == many[spec.name].numpy().tobytes()
+    assert put <= loaded + 1
+    assert len(sizes) == 2 * put
+    assert max(sizes) <= objects.RANGE_BYTES
 
 
 def memory_of(size: int):
