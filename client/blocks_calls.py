@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, overload
 from tensorcast.client.api import ControlPlane
 from tensorcast.client.blocks import Blocks, Keys
 from tensorcast.client.context import Context
-from tensorcast.client.portal import Portal
+from tensorcast.client.portal import Portal, documented_as
 from tensorcast.schema.api import NodeInfo
 from tensorcast.schema.blocks import BlockPut
 from tensorcast.schema.errors import NotFound, Unavailable
@@ -239,6 +239,7 @@ def _find(client: _Client, node: str | None) -> str | None:
 class BlockCalls:
     """What a waiting client offers for blocks."""
 
+    @documented_as(AsyncBlockCalls.put_blocks)
     def put_blocks(
         self: _Client,
         keys: Keys,
@@ -287,6 +288,7 @@ class BlockCalls:
         node: str | None = None,
     ) -> list[bool]: ...
 
+    @documented_as(AsyncBlockCalls.get_blocks)
     def get_blocks(
         self: _Client,
         keys: Keys,
@@ -304,6 +306,7 @@ class BlockCalls:
         blocks = self._inner.blocks
         return _get(blocks, keys, into, dtype, shape, verify, anywhere, adopt, address)
 
+    @documented_as(AsyncBlockCalls.exists)
     def exists(
         self: _Client, keys: Keys, *, anywhere: bool = True, node: str | None = None
     ) -> list[bool]:
@@ -311,6 +314,7 @@ class BlockCalls:
         address = _find(self, node)
         return self._inner.blocks.exists(keys, anywhere=anywhere, address=address)
 
+    @documented_as(AsyncBlockCalls.evict_blocks)
     def evict_blocks(
         self: _Client, keys: Keys = (), *, space: str | None = None, node: str | None = None
     ) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., object])
 
 
 class Portal:
@@ -73,3 +75,17 @@ class Portal:
                 )
                 self._thread.start()
             return self._loop
+
+
+def documented_as(awaitable: Callable[..., object]) -> Callable[[Method], Method]:
+    """Gives a method that waits the documentation of the one it stands for: `help` shall tell all.
+    What its own docstring says beyond "As `...`" comes last."""
+
+    def document(method: Method) -> Method:
+        own = (method.__doc__ or "").partition("`")[2].partition("`")[2].lstrip(".; \n")
+        text = inspect.cleandoc(awaitable.__doc__ or "")
+        text = text.replace("`await ", "`").replace("`async with`", "`with`")
+        method.__doc__ = f"{text}\n\n{own[:1].upper()}{own[1:]}".rstrip()
+        return method
+
+    return document

@@ -19,7 +19,7 @@ from tensorcast.client.context import Context
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.naming import What
-from tensorcast.client.portal import Portal
+from tensorcast.client.portal import Portal, documented_as
 from tensorcast.client.session import AsyncClient, connect_async
 from tensorcast.schema.api import OperationInfo, ReplicasProgress
 from tensorcast.schema.ids import ArtifactId, EventId, LeaseId, NodeId, OperationId
@@ -283,6 +283,7 @@ class Client(_Facade[AsyncClient], BlockCalls):
     artifacts = _waited(AsyncClient.artifacts)
     stats = _waited(AsyncClient.stats)
 
+    @documented_as(AsyncClient.put)
     def put(
         self,
         contents: Contents,
@@ -321,12 +322,14 @@ class Client(_Facade[AsyncClient], BlockCalls):
         """An operation by its id. Raises NotFound."""
         return Operation(self._portal, self._portal.run(self._inner.operation(operation)))
 
+    @documented_as(AsyncClient.replicate)
     def replicate(self, what: What, *, to: Sequence[str] | str, tier: str = "dram") -> Replication:
         """As `AsyncClient.replicate`."""
         _seal(what)
         work = self._inner.replicate(what, to=to, tier=tier)
         return Replication(self._portal, self._portal.run(work))
 
+    @documented_as(AsyncClient.verify)
     def verify(
         self,
         what: What,
@@ -341,8 +344,9 @@ class Client(_Facade[AsyncClient], BlockCalls):
         found = self._portal.run(work)
         return tuple(Operation(self._portal, operation) for operation in found)
 
+    @documented_as(AsyncClient.lease)
     def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> Lease:
-        """As `AsyncClient.lease`, for `with`."""
+        """As `AsyncClient.lease`."""
         _seal(what)
         return Lease(self._portal, self._inner.lease(what, ttl=ttl, node=node))
 

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tensorcast.client.portal import Portal
+from tensorcast.client.portal import Portal, documented_as
+from tensorcast.client.sync import Client
 from tensorcast.schema.errors import InvalidArgument, NotFound, Unavailable
 
 
@@ -76,3 +77,22 @@ def test_a_forked_child_starts_anew(portal):
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+class Waiting:
+    @documented_as(Portal.run)
+    def run(self) -> None:
+        """As `Portal.run`; in a test."""
+
+    @documented_as(Portal.close)
+    def close(self) -> None:
+        """As `Portal.close`."""
+
+
+def test_help_tells_what_the_awaitable_method_says() -> None:
+    told = Waiting.run.__doc__ or ""
+    assert told.startswith("Runs `work` in the loop")
+    assert told.endswith("\n\nIn a test.")
+    assert Waiting.close.__doc__ == "Stops the thread. Safe to repeat; not from within the loop."
+    assert "With `wait` it returns when" in (Client.put.__doc__ or "")
+    assert "`await" not in (Client.put.__doc__ or "")
