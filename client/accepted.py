@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import weakref
 from typing import Protocol
 
 from tensorcast.client.naming import check_timeout
@@ -34,6 +36,8 @@ class Accepted:
     def __init__(self, client: _Client, ticket: str) -> None:
         self._client = client
         self._ticket = ticket
+        self._news = _News()
+        weakref.finalize(self, self._news.tell)  # also at the end of the process
         self._following = self._follow()
 
     @property
@@ -49,15 +53,22 @@ class Accepted:
             self._following = self._follow()
         try:
             async with asyncio.timeout(timeout):
-                return await asyncio.shield(self._following)
+                return await self._hear()
         except TimeoutError:
             raise Timeout(
                 f"The put is not sealed in {timeout} s.", hint="It goes on: wait again."
             ) from None
 
+    async def _hear(self) -> PutSealed:
+        try:
+            return await asyncio.shield(self._following)
+        except TensorCastError:
+            self._news.is_heard = True
+            raise
+
     def _follow(self) -> asyncio.Task[PutSealed]:
         following = asyncio.ensure_future(self._ask())
-        following.add_done_callback(_tell)
+        following.add_done_callback(self._news.note)
         done = asyncio.get_running_loop().create_future()
         following.add_done_callback(lambda _: None if done.done() else done.set_result(None))
         self._client.position.expect(done)
@@ -87,7 +98,22 @@ def _has_succeeded(following: asyncio.Task[PutSealed]) -> bool:
     return not following.cancelled() and following.exception() is None
 
 
-def _tell(following: asyncio.Task[PutSealed]) -> None:
-    """Who never waits for it shall hear of it all the same."""
-    if not following.cancelled() and isinstance(following.exception(), TensorCastError):
-        _logger.warning("A put that was accepted failed: %s", following.exception())
+class _News:
+    """How a put failed. Who never waits for it shall hear of it all the same, once: when nobody can
+    wait any more."""
+
+    def __init__(self) -> None:
+        self.failure = ""  # text: the error itself would keep the put alive
+        self.is_heard = False
+        self._pid = os.getpid()
+
+    def note(self, following: asyncio.Task[PutSealed]) -> None:
+        """Takes the end of the put."""
+        error = None if following.cancelled() else following.exception()
+        if isinstance(error, TensorCastError):
+            self.failure = str(error)
+
+    def tell(self) -> None:
+        """Logs the failure that nobody was told; not in a child that was forked."""
+        if self.failure and not self.is_heard and os.getpid() == self._pid:
+            _logger.warning("A put that was accepted failed: %s", self.failure)
