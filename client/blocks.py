@@ -38,6 +38,10 @@ Keys = Sequence[BlockKey] | Sequence[bytes]
 
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
+AGAIN_BYTES: Final = 4 << 20
+"""After a copy of so much, what was not there is asked for again: memory for blocks that come back
+from the disk is free only now."""
+
 _PACKED: Final = {bytes}
 _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
 
@@ -197,22 +201,13 @@ class Blocks:
         def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
             missing: dict[int, tuple[str, ...]] = {}
             for first in range(0, len(keys), FRAME_KEYS):
-                part = keys[first : first + FRAME_KEYS]
-                found = connection.find(part, shortly=True, digests=verify, elsewhere=anywhere)
-                try:
-                    absent = copy_found(found, targets, first)
-                finally:
-                    connection.release(found)
-                if verify:
-                    damaged = [
-                        n
-                        for n, digest in enumerate(found.digests)
-                        if found.addresses[n]
-                        and xxhash.xxh3_64_digest(targets[first + n]) != digest
-                    ]
-                    _tell_here(connection, [part[n] for n in damaged])
-                    absent += damaged
-                missing.update(_others(first, absent, found.elsewhere))
+                wanted = list(range(first, min(first + FRAME_KEYS, len(keys))))
+                while wanted:
+                    absent = _copy_part(connection, keys, targets, wanted, verify, anywhere)
+                    left = list(absent)
+                    copied = sum(targets[at].nbytes for at in set(wanted) - absent.keys())
+                    wanted = left if copied >= AGAIN_BYTES else []
+                missing.update(absent)
             return missing
 
         return self._here.use(work)
@@ -314,25 +309,51 @@ def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
     return [*parts, (first, len(sources))]
 
 
-def copy_found(found: Found, targets: Sequence[memoryview], first: int) -> list[int]:
+def copy_found(found: Found, targets: Sequence[memoryview], numbers: Sequence[int]) -> list[int]:
     """Copies what was found to its targets; the indexes of the others. Raises InvalidArgument for a
-    target of another size."""
+    target of another size, and names it by its number."""
     everything = EVERYTHING
     absent: list[int] = []
-    at = first
-    for address, size in zip(found.addresses, found.sizes, strict=True):
+    for at, (address, size) in enumerate(zip(found.addresses, found.sizes, strict=True)):
         if address:
             target = targets[at]
             if target.nbytes != size:
-                check_size(at, size, target)
+                check_size(numbers[at], size, target)
             if size < WITHOUT_GIL_BYTES:
                 target[:] = everything[address : address + size]
             else:
                 copy_block(target, everything[address : address + size])
         else:
-            absent.append(at - first)
-        at += 1
+            absent.append(at)
     return absent
+
+
+def _copy_part(
+    connection: BlockConnection,
+    keys: list[bytes],
+    targets: list[memoryview],
+    wanted: list[int],
+    verify: bool,
+    anywhere: bool,
+) -> dict[int, tuple[str, ...]]:
+    """Fills the targets of the blocks at `wanted` that are here; the others, and who may have
+    them. While it copies, nothing of it can be overwritten."""
+    part = [keys[at] for at in wanted]
+    places = [targets[at] for at in wanted]
+    found = connection.find(part, shortly=True, digests=verify, elsewhere=anywhere)
+    try:
+        absent = copy_found(found, places, wanted)
+    finally:
+        connection.release(found)
+    if verify:
+        damaged = [
+            n
+            for n, digest in enumerate(found.digests)
+            if found.addresses[n] and xxhash.xxh3_64_digest(places[n]) != digest
+        ]
+        _tell_here(connection, [part[n] for n in damaged])
+        absent += damaged
+    return {wanted[n]: names for n, names in _others(0, absent, found.elsewhere).items()}
 
 
 def _tell_here(connection: BlockConnection, damaged: list[bytes]) -> None:

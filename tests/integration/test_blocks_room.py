@@ -106,6 +106,9 @@ def test_what_does_not_fit_goes_to_disk_and_comes_back():
         for first in range(0, 400, 20):
             check(client, range(first, first + 20))
         assert counts(client)["slab_bytes"] <= 8 * MIB
+        into = [bytearray(64 * KIB) for _ in range(400)]
+        assert all(client.get_into(keys_for(range(400)), into))  # more than the memory holds
+        assert into == [content_of(n) for n in range(400)]
         assert client.evict(keys_for(range(400))) == 400
         assert not spill.blocks
 
