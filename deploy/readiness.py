@@ -46,13 +46,14 @@ def wait_until_ready(
     """
     began = last_sign = time.monotonic()
     told: dict[str, str] = {}
+    movers = {node.name for node in config.nodes}
     services: tuple[ServiceStatus, ...] = ()
     while time.monotonic() < min(last_sign + READY_TIMEOUT_S, began + READY_TIMEOUT_S_MAX):
         services = _ask_services(layout, config)
         for service in services:
             if service.state == "up" and service.name not in seen and service.name != SUPERVISOR:
                 seen.add(service.name)
-                progress(f"{service.name} is up{find_note(service, config)}")
+                progress(f"{service.name} is up{find_note(service, movers)}")
             if is_progress(service, told.get(service.name, "")):
                 told[service.name] = service.detail
                 last_sign = time.monotonic()
@@ -69,10 +70,11 @@ def wait_until_ready(
     raise explain_unready(layout, services)
 
 
-def find_note(service: ServiceStatus, config: ClusterConfig) -> str:
+def find_note(service: ServiceStatus, movers: set[str]) -> str:
     """What a mover has to say at its start besides its address; empty when it is as usual."""
-    is_mover = service.name in {node.name for node in config.nodes}
-    note = service.detail.partition(". ")[2].partition("; ")[0] if is_mover else ""
+    if service.name not in movers:
+        return ""
+    note = service.detail.partition(". ")[2].partition("; ")[0]
     return f": {note}" if note else ""
 
 

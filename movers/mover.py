@@ -357,7 +357,12 @@ class Mover:
         await self._recovery.reconcile()
 
     async def _check(self) -> None:
-        await self._recovery.check(self._notifier.status)
+        note = self._recovery.describe()
+
+        def tell(text: str) -> None:
+            self._notifier.status(f"{text}. {note}" if note else text)
+
+        await self._recovery.check(tell)
         self._notifier.status(self._about())
 
     async def _serve(self, tasks: asyncio.TaskGroup, stopping: asyncio.Event) -> None:

@@ -85,6 +85,11 @@ def _heartbeat(desk: Desk, node: NodeInfo) -> Heartbeat | None:
     return heard.heartbeat if heard is not None and is_own else None
 
 
+def as_heard(desk: Desk, node: NodeInfo) -> NodeInfo:
+    """The node with what it says of itself, if it has been heard of in this life."""
+    return with_heartbeat(node, _heartbeat(desk, node))
+
+
 def with_heartbeat(node: NodeInfo, heartbeat: Heartbeat | None) -> NodeInfo:
     """The node with what it says of itself: its tiers hold more than replicas (slabs for KV blocks,
     open puts, what readers still map). Of a node that is not up, only the log speaks."""
@@ -171,10 +176,7 @@ async def list_nodes(desk: Desk, request: Browse) -> tuple[NodeInfo, ...]:
     view = await desk.view_after(request.after)
     wanted = _parse_status(request.status or ALL, NodeStatus)
     found = (node for node in describe_nodes(view) if wanted in (ALL, node.state))
-    return tuple(
-        with_heartbeat(node, _heartbeat(desk, node))
-        for node in tuple(found)[: _limit(request.limit)]
-    )
+    return tuple(as_heard(desk, node) for node in tuple(found)[: _limit(request.limit)])
 
 
 def _newest(found: Iterable[T], age: Callable[[T], float], limit: int) -> list[T]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from tensorcast.controlplane.core.view import replicas_of
 from tensorcast.controlplane.services.api_answers import describe_nodes
 from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.api_live import as_heard
 from tensorcast.controlplane.services.continuity import REMEDY
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.scheduler import READER
@@ -56,7 +57,7 @@ async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
         last_seq=view.at if last is None else last,
         committed_seq=committed or Seq(0),
         scheduled_seq=scheduled or Seq(0),
-        nodes=describe_nodes(view),
+        nodes=tuple(as_heard(desk, node) for node in describe_nodes(view)),
         problems=tuple(dict.fromkeys(problems)),
     )
 

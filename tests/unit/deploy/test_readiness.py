@@ -6,7 +6,7 @@ import pytest
 
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.deploy.home import Layout
-from tensorcast.deploy.readiness import explain_unready, is_hopeless, is_progress
+from tensorcast.deploy.readiness import explain_unready, find_note, is_hopeless, is_progress
 
 HOME = Path("/nowhere")
 
@@ -49,3 +49,10 @@ def test_the_guilty_one_is_not_the_one_that_waits_for_it():
 
 def test_a_supervisor_that_never_answered_is_named():
     assert "supervisor" in explain_unready(Layout(HOME), ()).message
+
+
+def test_what_a_mover_says_besides_its_address_is_told():
+    said = service("n1", "up", detail="epoch 2, data port 127.0.0.1:7. 90 MiB wait; restarted once")
+    assert find_note(said, {"n1"}) == ": 90 MiB wait"
+    assert find_note(said, {"n2"}) == ""
+    assert find_note(service("n1", "up", detail="epoch 2, data port 127.0.0.1:7"), {"n1"}) == ""

@@ -6,12 +6,14 @@ import pytest
 from conformance.contents import MIB, make_content, manifest_of, plain_index
 from tensorcast.movers.memory.hibernate import (
     list_images,
+    map_image,
     read_image,
     remove_image,
+    verify_image,
     write_image,
 )
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.errors import NotFound, OutOfCapacity, PermissionDenied, Unavailable
+from tensorcast.schema.errors import Corrupt, NotFound, OutOfCapacity, PermissionDenied, Unavailable
 
 SIZE = 3 * MIB + 5
 ARTIFACT = "ab" * 20
@@ -49,6 +51,18 @@ def test_damage_is_found(tmp_path, manifest, content, damage, sound):
     path.write_bytes(stored[: 2 * MIB + 9] if damage == "cut" else stored)
     found = read_image(tmp_path, ARTIFACT, manifest, memoryview(bytearray(SIZE)))
     assert found == ChunkSet.of(sound)
+
+
+def test_an_image_is_verified_and_mapped_where_it_lies(tmp_path, manifest, content):
+    write_image(tmp_path, ARTIFACT, manifest, memoryview(content))
+    assert verify_image(tmp_path, ARTIFACT, manifest) == ChunkSet.full(4)
+    with map_image(tmp_path, ARTIFACT, manifest) as mapped:
+        assert mapped == content
+    path = tmp_path / f"{ARTIFACT}.image"
+    path.write_bytes(content[: 2 * MIB + 9])
+    assert verify_image(tmp_path, ARTIFACT, manifest) == ChunkSet.of([0, 1])
+    with pytest.raises(Corrupt, match="too short"), map_image(tmp_path, ARTIFACT, manifest):
+        pass
 
 
 def test_what_is_not_there_is_said_so(tmp_path, manifest):
