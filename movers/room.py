@@ -121,8 +121,9 @@ class Room:
             raise OutOfCapacity(
                 f"{size_bytes} bytes never fit: node {self._life.node} has "
                 f"{self._pool.capacity_bytes} bytes of memory for artifacts.",
-                hint="Raise its memory budget (`tcctl up --dram`), split the artifact, or have it "
-                "on the node's disk alone (`tcctl replicate ... --tier disk`).",
+                hint="Raise its memory budget (`tcctl down`, then `tcctl up --dram`) or split the "
+                "artifact; one that another node has may be on this node's disk alone "
+                "(`tcctl replicate ... --tier disk`).",
                 node=self._life.node,
                 retryable=False,
             )

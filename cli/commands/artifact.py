@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -20,7 +22,8 @@ from tensorcast.cli.tables import (
     table_tensors,
 )
 from tensorcast.cli.units import format_seconds, parse_seconds
-from tensorcast.schema.api import ArtifactInfo, OperationInfo
+from tensorcast.schema.api import ArtifactInfo, OperationInfo, ReplicaInfo
+from tensorcast.schema.errors import NotFound
 
 app = typer.Typer(
     help="What is stored: content, replicas, history.", add_completion=False, rich_markup_mode=None
@@ -125,6 +128,9 @@ def verify(
     begin = time.monotonic()
     with session.client() as client, session.progress("verify"):
         checked = client.verify(what, node=node, timeout=parse_seconds(timeout), check=False)
+        replicas: tuple[ReplicaInfo, ...] = ()
+        with suppress(NotFound):  # it may be removed by now
+            replicas = client.api.artifact(checked[0].info.artifact).replicas
     operations = tuple(one.info for one in checked)
     took_s = time.monotonic() - begin
     failed = [one for one in operations if one.status != "succeeded"]
@@ -134,7 +140,7 @@ def verify(
         operations=operations,
         seconds=round(took_s, 6),
     )
-    places = ", ".join(one.node for one in operations)
+    places = describe_places(operations, replicas)
     sentence = f"All bytes match their digests on {places} ({format_seconds(took_s)})."
     now = session.now()
     return Answer(
@@ -143,6 +149,18 @@ def verify(
         brief=(info.artifact,),
         error=_explain(failed) if failed else None,
     )
+
+
+def describe_places(operations: Sequence[OperationInfo], replicas: Sequence[ReplicaInfo]) -> str:
+    """Where operations checked replicas: each node once, with its tiers, or with how many they were
+    when other replicas have come or gone meanwhile."""
+    found = []
+    for node in dict.fromkeys(one.node for one in operations):
+        count = sum(one.node == node for one in operations)
+        tiers = sorted(one.tier for one in replicas if one.node == node and one.state == "ready")
+        many = f" ({count} replicas)" if count > 1 else ""
+        found.append(f"{node} ({', '.join(tiers)})" if len(tiers) == count else f"{node}{many}")
+    return ", ".join(found)
 
 
 def _explain(failed: list[OperationInfo]) -> Failed:

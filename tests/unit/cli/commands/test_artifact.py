@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from cli_samples import ART, Answers, FakeClient, Tcctl, artifact, event, operation
-from tensorcast.schema.api import FaultInfo, TensorInfo
+from tensorcast.cli.commands.artifact import describe_places
+from tensorcast.schema.api import FaultInfo, ReplicaInfo, TensorInfo
 from tensorcast.schema.errors import Rejected
-from tensorcast.schema.ids import NodeId
+from tensorcast.schema.ids import NodeId, Tier
 
 REPLICA_FIELDS = {"node", "tier", "state", "chunks_ready", "chunks_total"}
 FIELDS = {"id", "kind", "state", "bytes", "tensors", "labels", "keys", "replicas"}
@@ -87,7 +88,7 @@ def test_rm_asks_by_id_as_the_key_goes_too(tcctl: Tcctl) -> None:
 def test_verify_waits_and_tells_that_all_is_well(tcctl: Tcctl) -> None:
     checked = Answers()
     checked.info = operation(kind="verify")
-    tcctl.client = FakeClient(verify=(checked,))
+    tcctl.client = FakeClient(Answers(artifact=artifact()), verify=(checked,))
     run = tcctl("artifact", "verify", "x", "--node", "n2", "--timeout", "2m", "-o", "json")
     assert (run.code, run.data["ok"], run.data["artifact"]) == (0, True, ART)
     assert tcctl.client.calls == [
@@ -100,7 +101,7 @@ def test_verify_of_damaged_bytes_shows_all_operations_and_fails(tcctl: Tcctl) ->
     good.info = operation(kind="verify", node=NodeId("n1"))
     fault = FaultInfo(kind="not_found", detail="The file is gone.", retryable=False)
     bad.info = operation(kind="verify", node=NodeId("n2"), status="failed", fault=fault)
-    tcctl.client = FakeClient(verify=(good, bad))
+    tcctl.client = FakeClient(Answers(artifact=artifact()), verify=(good, bad))
     run = tcctl("artifact", "verify", "x", "-o", "json")
     assert (run.code, run.data["ok"], run.data["artifact"]) == (1, False, ART)
     assert [one["status"] for one in run.data["operations"]] == ["succeeded", "failed"]
@@ -108,3 +109,21 @@ def test_verify_of_damaged_bytes_shows_all_operations_and_fails(tcctl: Tcctl) ->
     assert "The file is gone." in run.error["message"]
     text = tcctl("artifact", "verify", "x")
     assert (text.code, "n1" in text.out, "n2" in text.out) == (1, True, True)
+
+
+def test_verify_tells_the_tiers() -> None:
+    def replica(node: str, tier: Tier, state: str = "ready") -> ReplicaInfo:
+        return ReplicaInfo(
+            node=NodeId(node), tier=tier, state=state, chunks_ready=1, chunks_total=1
+        )
+
+    checked = [operation(kind="verify", node=NodeId(node)) for node in ("n2", "n2", "n1", "n1")]
+    replicas = [
+        replica("n1", Tier.DRAM),
+        replica("n2", Tier.DRAM),
+        replica("n2", Tier.DISK),
+        replica("n1", Tier.DISK, "gone"),
+    ]
+    assert describe_places(checked, replicas) == "n2 (disk, dram), n1 (2 replicas)"
+    assert describe_places(checked[3:], replicas) == "n1 (dram)"
+    assert describe_places(checked[3:], ()) == "n1"
