@@ -41,7 +41,7 @@ def render(results: Results, goals: Sequence[Goal]) -> str:
         verdicts = [judge(goal, results) for goal in goals]
         parts += ["\n".join(goal_table(verdicts)), summary_line(verdicts)]
     for name, suite in results.suites.items():
-        parts += [f"### {name}", *suite_parts(suite)]
+        parts += [f"### {name}", *suite_parts(suite, is_quick=results.is_quick)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -116,13 +116,15 @@ def summary_line(verdicts: Sequence[Verdict]) -> str:
     return f"{met} of {len(verdicts)} goals are met, {missed} are missed, {absent} were not run."
 
 
-def suite_parts(suite: SuiteResult) -> Iterator[str]:
-    """A table for each work, and the list of who did not run."""
+def suite_parts(suite: SuiteResult, *, is_quick: bool = False) -> Iterator[str]:
+    """A table for each work, and the list of who did not run. The names of works tell the sizes of
+    the goals, so a quick run shows only what was really done."""
     found = summaries(suite)
     for work, text in suite.works.items():
         rows = [summary for (_, its), summary in found.items() if its == work]
         if rows:
-            yield "\n".join(work_table(work, text, rows, suite))
+            heading = f"**{text}**" if is_quick else f"**{work}**: {text}"
+            yield "\n".join(work_table(heading, rows, suite))
     if suite.not_run:
         yield "\n".join(
             f"* not run: {absent.contender}{', ' + absent.work if absent.work else ''}: "
@@ -131,7 +133,7 @@ def suite_parts(suite: SuiteResult) -> Iterator[str]:
         )
 
 
-def work_table(work: str, text: str, rows: Sequence[Summary], suite: SuiteResult) -> Iterator[str]:
+def work_table(heading: str, rows: Sequence[Summary], suite: SuiteResult) -> Iterator[str]:
     """Contenders of one work, the fastest first."""
     entrants = {entrant.name: entrant for entrant in suite.entrants}
     is_in_blocks = any(row.p50_us is not None for row in rows)
@@ -139,7 +141,7 @@ def work_table(work: str, text: str, rows: Sequence[Summary], suite: SuiteResult
     heads = ["contender", "over", "GB/s (min-max)", "ms", "CPU s/GiB"]
     heads += ["p50 µs", "p99 µs"] if is_in_blocks else []
     heads += [name.replace("_", " ") for name in facts]
-    yield f"**{work}**: {text}"
+    yield heading
     yield ""
     yield f"| {' | '.join(heads)} | version |"
     yield "|---" * (len(heads) + 1) + "|"

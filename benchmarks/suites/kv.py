@@ -45,7 +45,7 @@ def make_works(sizes: Sizes) -> tuple[Work, ...]:
             found.append(
                 Work(
                     name=f"{kind} {name}",
-                    text=f"{count} blocks of {name} {words} in batches of {BATCH}",
+                    text=f"{count} blocks of {name} {words} in batches of {min(BATCH, count)}",
                     size=count * block,
                     group=name,
                     about={**about, "space": name},
