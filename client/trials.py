@@ -178,8 +178,7 @@ def check_room(client: Client, wanted: Wanted, target: str | None) -> None:
     for node in filter(None, (here, target)):
         info = client.api.node(node)
         blocks = stats.get(info.node)
-        slab_bytes = blocks.counters.get("slab_bytes", 0) if blocks else 0
-        taken = info.tiers[Tier.DRAM].used + slab_bytes
+        taken = info.tiers[Tier.DRAM].used
         if node == here:
             taken = max(taken, client.stats().used_bytes)
         needed = needed_bytes(wanted, is_target=node == target)
