@@ -6,7 +6,7 @@ threads may call; each uses a connection of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import xxhash
@@ -272,7 +272,7 @@ class Blocks:
 
 def pack(keys: Keys) -> list[bytes]:
     """The binary forms of keys; those that are packed already stay. Raises InvalidArgument."""
-    if isinstance(keys, bytes | str | BlockKey):
+    if isinstance(keys, bytes | str | BlockKey) or not isinstance(keys, Iterable):
         raise InvalidArgument("The keys are no sequence.", hint="Give a list of keys.")
     found: list[BlockKey | bytes] = list(keys)
     if set(map(type, found)) <= _PACKED:

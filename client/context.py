@@ -143,7 +143,7 @@ def _current(environ: Mapping[str, str]) -> str:
 
 
 def _load(name: str, environ: Mapping[str, str]) -> Context:
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{name!r} is not the name of a context.", hint="Use letters, digits, '.', '_', '-'."
         )

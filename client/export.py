@@ -107,6 +107,10 @@ def measure(path: str) -> int:
 def choose_target(path: PathLike) -> Path | Place:
     """The file or object that is meant by a path or URL: one that ends with '/' is a folder, for
     `model.safetensors`."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidArgument(
+            f"A {type(path).__name__} is no path.", hint="Name a file, a folder or a URL."
+        )
     if not isinstance(path, str) or not is_url(path):
         return choose_file(path)
     place = parse_url(path)

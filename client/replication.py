@@ -34,6 +34,8 @@ async def replicate(
 def choose_nodes(to: Sequence[str] | str, known: Sequence[NodeInfo]) -> tuple[NodeId, ...]:
     """The nodes that are meant: names, or "all" for those that are up and take replicas. Raises
     NotFound for an unknown node, Unavailable for one that is down, InvalidArgument for none."""
+    if not isinstance(to, str | Sequence):
+        raise InvalidArgument(f"{to!r} names no nodes.", hint="Give names of nodes, or 'all'.")
     up = [info.node for info in known if info.state == "up"]
     if to in ("all", ["all"], ("all",)):
         chosen = tuple(info.node for info in known if info.state == "up" and not info.cordoned)

@@ -377,6 +377,8 @@ def select(names: Sequence[str] | str, view: View | None, index: Index) -> tuple
     """The tensors of these exact names (or of this one), in the order of the names, or those of a
     view. Raises NotFound, and InvalidArgument for both at once."""
     names = (names,) if isinstance(names, str) else names
+    if not isinstance(names, Sequence):
+        raise InvalidArgument(f"{names!r} names no tensors.", hint="Give a list of names.")
     if not names:
         return resolve(view_of(view), index)
     if view is not None:

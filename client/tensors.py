@@ -218,6 +218,11 @@ def check_targets(
 ) -> list[Selected]:
     """Those of the selected tensors that have a target. Raises InvalidArgument unless all names (if
     `strict`), dtypes and shapes fit."""
+    if not isinstance(targets, Mapping):
+        raise InvalidArgument(
+            f"A {type(targets).__name__} is no mapping of names to tensors.",
+            hint="Give a dict of tensors by name.",
+        )
     if strict:
         _check_names([item.spec.name for item in selected], targets)
     wanted = [item for item in selected if item.spec.name in targets]
