@@ -55,7 +55,7 @@ async def publish(
     *,
     key: str | None,
     kind: str,
-    labels: dict[str, str],
+    labels: Mapping[str, str],
     expect: What | None,
     progress: Progress | None,
     wait: bool | None,
@@ -64,7 +64,7 @@ async def publish(
     target = parse_key(key) if key is not None else None
     check_marks(kind, labels)
     await client.position.settled()
-    marks = _Marks(kind, labels, target, await client.api.expected(expect))
+    marks = _Marks(kind, dict(labels), target, await client.api.expected(expect))
     arena = find_arena(client.arenas, contents)
     if arena is not None:
         intake = take_in_arena(arena)
@@ -87,6 +87,8 @@ def check_marks(kind: str, labels: Mapping[str, str]) -> None:
         raise InvalidArgument(
             f"{kind!r} is not a kind of artifact.", hint=f"Use one of {', '.join(KINDS)}."
         )
+    if not isinstance(labels, Mapping):
+        raise InvalidArgument(f"{labels!r} are no labels.", hint="Give a dict of texts by name.")
     if len(labels) > LABELS_MAX:
         raise InvalidArgument(f"An artifact has at most {LABELS_MAX} labels.")
     for name, value in labels.items():

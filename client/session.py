@@ -140,7 +140,7 @@ class AsyncClient(AsyncBlockCalls):
             contents,
             key=key,
             kind=kind,
-            labels=dict(labels or {}),
+            labels=labels or {},
             expect=expect,
             progress=progress,
             wait=wait,
