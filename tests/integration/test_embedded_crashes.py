@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -123,7 +124,7 @@ def test_down_after_the_supervisor_was_killed_cleans_up(home):
 
 def test_down_works_without_the_control_socket(home):
     services = home.up().services
-    (home.layout.run / CONTROL_SOCKET).unlink()
+    (Path(home.config.sockets) / CONTROL_SOCKET).unlink()
     assert cluster.status(home.home).state == "degraded"
     home.down()
     assert not any(is_running(service.pid) for service in services)
