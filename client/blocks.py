@@ -19,6 +19,7 @@ from tensorcast.client.blocks_socket import BlockConnection, Found
 from tensorcast.client.blocks_tcp import BlockPeers
 from tensorcast.schema.block_wire import (
     FRAME_KEYS,
+    KEYS_MAX,
     PRIORITY_MAX,
     Elsewhere,
     Greeting,
@@ -241,11 +242,17 @@ class Blocks:
             total += self._ask(Op.EVICT, part, address).count(State.DROPPED)
         if space is not None:
             beginning = pack_space(space)
-            if address is not None:
-                total += self.peers.use(address, lambda peer: peer.evict_space(beginning))
-            else:
-                total += self._here.use(lambda c: c.evict_space(beginning))
+            dropped = KEYS_MAX
+            while dropped == KEYS_MAX:
+                dropped = self._evict_some(beginning, address)
+                total += dropped
         return total
+
+    def _evict_some(self, beginning: bytes, address: str | None) -> int:
+        """How many blocks of a space one request dropped: KEYS_MAX when there may be more."""
+        if address is not None:
+            return self.peers.use(address, lambda peer: peer.evict_space(beginning))
+        return self._here.use(lambda here: here.evict_space(beginning))
 
     def _ask(
         self, op: Op, keys: list[bytes], address: str | None, *, elsewhere: bool = False

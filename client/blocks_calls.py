@@ -192,8 +192,9 @@ class AsyncBlockCalls:
     async def evict_blocks(
         self: _AsyncClient, keys: Keys = (), *, space: str | None = None, node: str | None = None
     ) -> int:
-        """Drops blocks of this machine's node (or of `node`): these, and all of a space; returns
-        how many it had. Who reads one may go on. Raises Unavailable, Timeout."""
+        """Drops blocks of this machine's node (or of `node`), in memory and on disk: these, and all
+        of a space; returns how many it had. Who reads one may go on. Raises Unavailable, Timeout.
+        """
         address = await _address(self, node)
         return await self.run(lambda _: self.blocks.evict(keys, space=space, address=address))
 

@@ -9,12 +9,12 @@ from typing import Final
 from tensorcast.log.follower import Follower, Subscription
 from tensorcast.movers.core.absence import remember_damage
 from tensorcast.movers.core.holdings import operations_for
+from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.operations import Operations
 from tensorcast.movers.pulls import Moved
 from tensorcast.movers.reports import Life, Reporter
-from tensorcast.movers.streams import Streams
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
 from tensorcast.schema.commands import Command, FailOperation, StartOperation, SucceedOperation
 from tensorcast.schema.envelope import Recorded
@@ -62,7 +62,7 @@ class Agent:
         reporter: Reporter,
         operations: Operations,
         fills: Fills,
-        streams: Streams,
+        disk_pulls: DiskPulls,
         life: Life,
         *,
         operations_max: int,
@@ -73,7 +73,7 @@ class Agent:
         self._reporter = reporter
         self._operations = operations
         self._fills = fills
-        self._streams = streams
+        self._disk_pulls = disk_pulls
         self._life = life
         self._subscription = follower.subscribe()
         self._watched = Seq(0)
@@ -226,4 +226,4 @@ class Agent:
     async def tidy(self) -> None:
         """Drops half-filled replicas that nothing has wanted for a while."""
         await self._fills.discard_idle(IDLE_S_MAX)
-        await self._streams.discard_idle(IDLE_S_MAX)
+        await self._disk_pulls.discard_idle(IDLE_S_MAX)

@@ -27,6 +27,7 @@ from tensorcast.movers.blocks.reports import BlockReports
 from tensorcast.movers.budget import DiskBudget, read_space
 from tensorcast.movers.core.supply import is_coming
 from tensorcast.movers.depots import Depots
+from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
@@ -51,7 +52,6 @@ from tensorcast.movers.room import Room
 from tensorcast.movers.sealing import Sealing
 from tensorcast.movers.settings import Settings
 from tensorcast.movers.sockets import SocketServer
-from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.block_files import BlockFiles
 from tensorcast.movers.tiers.disk import DiskTier
@@ -196,7 +196,7 @@ class Mover:
             self._images,
         )
         self._fills = fills
-        self._streams = Streams(
+        self._disk_pulls = DiskPulls(
             self._residents,
             self._pool,
             room,
@@ -211,7 +211,7 @@ class Mover:
         operations = Operations(
             self._residents,
             fills,
-            self._streams,
+            self._disk_pulls,
             self._disk,
             self._disk_room,
             self._reporter,
@@ -227,7 +227,7 @@ class Mover:
             self._reporter,
             operations,
             fills,
-            self._streams,
+            self._disk_pulls,
             life,
             operations_max=settings.operations_max,
         )
@@ -351,7 +351,7 @@ class Mover:
         if self._journal.pending:
             await self._journal.settled()
         await self._recovery.find_stored()
-        await self._streams.find_partial()
+        await self._disk_pulls.find_partial()
         await self._recovery.adopt(kept)
         await self._membership.join()
         await self._recovery.reconcile()

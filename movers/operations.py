@@ -9,6 +9,7 @@ from tensorcast.movers.core.file_plan import file_bytes
 from tensorcast.movers.core.holdings import PRESENT, is_claimed, is_stored
 from tensorcast.movers.damage import check_disk, explain_damage
 from tensorcast.movers.depots import Depots
+from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.images import Images
@@ -18,7 +19,6 @@ from tensorcast.movers.pulls import Moved
 from tensorcast.movers.replicas import corrupt, drop, evict, in_store, lose, on_disk
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
-from tensorcast.movers.streams import Streams
 from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.base import Tier as Store
 from tensorcast.schema.aggregates.artifact import ArtifactStatus
@@ -42,7 +42,7 @@ class Operations:
         self,
         residents: Residents,
         fills: Fills,
-        streams: Streams,
+        disk_pulls: DiskPulls,
         disk: Store,
         disk_room: DiskRoom,
         reporter: Reporter,
@@ -56,7 +56,7 @@ class Operations:
         self._depots = depots
         self._residents = residents
         self._fills = fills
-        self._streams = streams
+        self._disk_pulls = disk_pulls
         self._disk = disk
         self._disk_room = disk_room
         self._reporter = reporter
@@ -102,7 +102,7 @@ class Operations:
     async def _materialize_on_disk(self, work: Materialize, cause: EventId) -> Moved:
         if self._residents.find_ready(work.artifact) is not None:
             return await self._persist(work.artifact, cause)
-        return await self._streams.materialize(
+        return await self._disk_pulls.materialize(
             work.artifact, work.sources, cause, self._fills.discard_idle
         )
 
@@ -125,7 +125,7 @@ class Operations:
         return moved
 
     async def _store(self, resident: Resident) -> None:
-        await self._streams.remove(resident.id)  # what came by another way, as far as it came
+        await self._disk_pulls.remove(resident.id)  # what came by another way, as far as it came
         async with self._disk_room.reserve(file_bytes(resident.manifest)):
             # What may lie there is damaged, or the disk tier would know of it.
             await in_thread(self._disk.remove, resident.id)
@@ -163,7 +163,7 @@ class Operations:
         replica, epoch = on_disk(work.artifact, self._life), self._life.epoch
         if not self._residents.is_on_disk(work.artifact):
             await in_thread(self._disk.remove, work.artifact)  # what is left of a damaged one
-            await self._streams.remove(work.artifact)
+            await self._disk_pulls.remove(work.artifact)
             return await self._lose_ghost(replica, cause)
         self._check_unclaimed(work.artifact)
         leaving = EvictReplica(replica=replica, epoch=epoch, reason=work.reason)

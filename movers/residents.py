@@ -97,7 +97,7 @@ class Resident:
         self.bell.ring()
 
 
-class Stream:
+class DiskPull:
     """A disk replica that fills: `chunks` are those that the file behind `fd` has."""
 
     def __init__(self, artifact: Artifact, fd: int, layout: Layout) -> None:
@@ -119,17 +119,17 @@ class Stream:
 
 
 class Window:
-    """Memory for a part of a stream: its chunks `wanted`, from byte `base_bytes` on."""
+    """Memory for a part of a pull to the disk: its chunks `wanted`, from byte `base_bytes` on."""
 
     tells = False
     is_dropped = False
     replica = ReplicaId("")
 
     def __init__(
-        self, stream: Stream, wanted: ChunkSet, memory: memoryview, base_bytes: int
+        self, pulling: DiskPull, wanted: ChunkSet, memory: memoryview, base_bytes: int
     ) -> None:
-        self.id = stream.id
-        self.manifest = stream.manifest
+        self.id = pulling.id
+        self.manifest = pulling.manifest
         self.wanted = wanted
         self.missing = wanted
         self.memory = memory
@@ -163,7 +163,7 @@ class Residents:
         self._on_disk: dict[ArtifactId, Manifest] = {}
         self._stored: dict[ArtifactId, int] = {}
         self._partial: dict[ArtifactId, int] = {}
-        self._streams: dict[ArtifactId, Stream] = {}
+        self._disk_pulls: dict[ArtifactId, DiskPull] = {}
         self._images: dict[ArtifactId, tuple[Path, Manifest]] = {}
         self.uses = Uses()
         self._expected: set[ArtifactId] = set()
@@ -299,16 +299,16 @@ class Residents:
         with self._lock:
             return {id_: manifest.size_bytes for id_, (_, manifest) in self._images.items()}
 
-    def begin_stream(self, stream: Stream) -> None:
-        """Peers may read what the stream has."""
+    def begin_disk_pull(self, pulling: DiskPull) -> None:
+        """Peers may read what the pull has."""
         with self._lock:
-            self._streams[stream.id] = stream
+            self._disk_pulls[pulling.id] = pulling
 
-    def end_stream(self, stream: Stream) -> None:
-        """The stream is read no more, except by those who do already. Its descriptor may be closed
+    def end_disk_pull(self, pulling: DiskPull) -> None:
+        """The pull is read no more, except by those who do already. Its descriptor may be closed
         afterwards."""
         with self._lock:
-            self._streams.pop(stream.id, None)
+            self._disk_pulls.pop(pulling.id, None)
 
     @contextmanager
     def borrow(self, resident: Resident) -> Iterator[Resident]:
@@ -333,7 +333,7 @@ class Residents:
         with self._lock:
             resident = self._residents.get(artifact)
             manifest = self._on_disk.get(artifact)
-            stream = self._streams.get(artifact)
+            pulling = self._disk_pulls.get(artifact)
             image = self._images.get(artifact)
         is_ready = resident is not None and resident.phase is Phase.READY
         if image is not None and manifest is None and not is_ready:
@@ -343,8 +343,8 @@ class Residents:
         if manifest is not None:
             self.uses.note(artifact)
             return self._lend_disk(artifact, manifest)
-        if stream is not None:
-            return self._lend_stream(stream)
+        if pulling is not None:
+            return self._lend_disk_pull(pulling)
         if artifact in self._expected:
             raise NotYet(f"Node {self._node} still reads artifact {artifact} back.")
         if self._is_coming(artifact):
@@ -387,18 +387,18 @@ class Residents:
             )
 
     @contextmanager
-    def _lend_stream(self, stream: Stream) -> Iterator[Lending]:
+    def _lend_disk_pull(self, pulling: DiskPull) -> Iterator[Lending]:
         with self._lock:
-            if self._streams.get(stream.id) is not stream:
-                raise NotYet(f"Node {self._node} has just finished artifact {stream.id}.")
-            fd = os.dup(stream.fd)
+            if self._disk_pulls.get(pulling.id) is not pulling:
+                raise NotYet(f"Node {self._node} has just finished artifact {pulling.id}.")
+            fd = os.dup(pulling.fd)
         try:
             yield Lending(
                 fd=fd,
-                layout=stream.layout,
-                chunk_bytes=stream.manifest.chunk_bytes,
-                chunks=lambda: stream.chunks,
-                bell=stream.bell,
+                layout=pulling.layout,
+                chunk_bytes=pulling.manifest.chunk_bytes,
+                chunks=lambda: pulling.chunks,
+                bell=pulling.bell,
             )
         finally:
             os.close(fd)

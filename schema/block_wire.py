@@ -12,7 +12,8 @@ answer is answered in order, with the same tag. Pure; every length is checked be
     FILLED     indexes that failed       (no answer) the other blocks of this STORE are written now
     RETURN     places                    (no answer) slots that were lent ahead and are not used
     EXISTS     keys                      STATES: where each is
-    EVICT      keys, or a space          STATES: whether each was dropped; for a space the count
+    EVICT      keys, or a space          STATES: whether each was dropped; for a space the count,
+                                         KEYS_MAX when there may be more
     DAMAGED    keys                      (no answer) bytes that did not match their digest; over TCP
                                          STATES: whether each was found so too, and dropped
     MAP        tag: number of a slab     MAPPED, with two descriptors: to read, to write

@@ -95,6 +95,9 @@ class MemorySpill:
     def size(self, key: bytes) -> int:
         return len(self.blocks[key][1]) if key in self.blocks else 0
 
+    def keys_of(self, beginning: bytes) -> list[bytes]:
+        return [key for key in self.blocks if key.startswith(beginning)]
+
 
 class BlockNode:
     """One node: `blocks`, a data port at `address`, and a socket for clients."""

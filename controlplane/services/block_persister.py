@@ -8,16 +8,15 @@ missing in Postgres too; what nodes hold is right again at their next event. It 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
-import asyncpg
 import msgspec
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.services.copying import keep_copying
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.block_rows import (
     Speaker,
@@ -33,18 +32,13 @@ from tensorcast.controlplane.store.block_write import (
     try_block_lock,
     write_block_batch,
 )
-from tensorcast.controlplane.store.engine import brief, connecting, make_engine
 from tensorcast.log.blocks import BlockLog
 from tensorcast.log.identity import now
 from tensorcast.log.port import Stored
-from tensorcast.schema.errors import TensorCastError
 
 BATCH_EVENTS_MAX: Final = 256
 BATCH_BYTES_MAX: Final = 4 << 20
-_PAUSE_S_FIRST: Final = 0.1
-_PAUSE_S_MAX: Final = 5.0
 _STANDBY_POLL_S: Final = 1.0
-_logger = logging.getLogger(__name__)
 
 
 async def run_block_persister(
@@ -53,34 +47,11 @@ async def run_block_persister(
     """Copies for ever. The database must be migrated. Postgres or NATS away: it waits and goes on
     where it stood. Another log of the same name is copied from its beginning."""
     progress = Progress() if progress is None else progress
-    engine = make_engine(postgres_url, name="tensorcast kv persister", pooled=False)
-    pause_s = _PAUSE_S_FIRST
-    try:
-        while True:
-            before = progress.committed_seq
-            try:
-                async with connecting(engine) as connection:
-                    await _copy(log, connection, progress)
-            except TensorCastError as error:
-                _report(progress, error)
-            except (DBAPIError, asyncpg.PostgresError) as error:
-                _report(progress, TensorCastError(f"Postgres refuses to write: {brief(error)}."))
-            if progress.committed_seq > before:
-                pause_s = _PAUSE_S_FIRST
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-    finally:
-        await engine.dispose()
+    copy = partial(_copy, log, progress=progress)
+    await keep_copying("kv persister", postgres_url, progress, copy)
 
 
-def _report(progress: Progress, error: TensorCastError) -> None:
-    if progress.problem != str(error):
-        _logger.warning("KV persister: %s", error)
-    progress.problem = str(error)
-    progress.is_active = False
-
-
-async def _copy(log: BlockLog, connection: AsyncConnection, progress: Progress) -> None:
+async def _copy(log: BlockLog, connection: AsyncConnection, *, progress: Progress) -> None:
     """One life of the writer: from getting the lock to the first trouble."""
     while not await try_block_lock(connection):
         progress.problem = None

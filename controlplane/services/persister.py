@@ -1,27 +1,25 @@
 """The persister: copies the log into Postgres, each event exactly once, whatever is killed.
 
-It is the only writer of Postgres. A lock that lives and dies with its connection keeps a second
-one waiting, and the position in the transaction refuses one that lost the lock without noticing.
-It appends nothing.
+It and the persister of KV blocks alone write to Postgres, each to tables of its own. A lock that
+lives and dies with its connection keeps a second one waiting, and the position in the transaction
+refuses one that lost the lock without noticing. It appends nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
-import asyncpg
 import msgspec
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.services.continuity import check_continuity
+from tensorcast.controlplane.services.copying import keep_copying
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.cells import as_uuid
-from tensorcast.controlplane.store.engine import brief, connecting, make_engine
 from tensorcast.controlplane.store.load import load_view
 from tensorcast.controlplane.store.rows import event_row, find_state, read_event
 from tensorcast.controlplane.store.write import (
@@ -34,15 +32,10 @@ from tensorcast.controlplane.store.write import (
 from tensorcast.log.identity import now
 from tensorcast.log.port import Log, Stored
 from tensorcast.schema.cluster import ClusterView, State, project
-from tensorcast.schema.errors import Conflict, Corrupt, TensorCastError
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 
 BATCH_EVENTS_MAX: Final = 1000
-_PAUSE_S_FIRST: Final = 0.1
-_PAUSE_S_MAX: Final = 2.0
 _STANDBY_POLL_S: Final = 0.5
-_HOPELESS_PAUSE_S: Final = 10.0
-_logger = logging.getLogger(__name__)
 
 
 async def run_persister(log: Log, postgres_url: str, progress: Progress | None = None) -> None:
@@ -52,41 +45,11 @@ async def run_persister(log: Log, postgres_url: str, progress: Progress | None =
     events Postgres has is never copied: it is in `progress.refusal` until somebody mends it.
     """
     progress = Progress() if progress is None else progress
-    engine = make_engine(postgres_url, name="tensorcast persister", pooled=False)
-    pause_s = _PAUSE_S_FIRST
-    try:
-        while True:
-            before = progress.committed_seq
-            try:
-                async with connecting(engine) as connection:
-                    await _copy(log, connection, progress)
-            except Corrupt as error:
-                _report(progress, error)
-                progress.refusal = error
-                pause_s = _HOPELESS_PAUSE_S
-            except TensorCastError as error:
-                _report(progress, error)
-                hopeful = error.retryable or isinstance(error, Conflict)
-                pause_s = pause_s if hopeful else _HOPELESS_PAUSE_S
-            except (DBAPIError, asyncpg.PostgresError) as error:
-                _report(progress, TensorCastError(f"Postgres refuses to write: {brief(error)}."))
-                pause_s = _HOPELESS_PAUSE_S
-            if progress.committed_seq > before:
-                pause_s = _PAUSE_S_FIRST
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-    finally:
-        await engine.dispose()
+    copy = partial(_copy, log, progress=progress)
+    await keep_copying("persister", postgres_url, progress, copy)
 
 
-def _report(progress: Progress, error: TensorCastError) -> None:
-    if progress.problem != str(error):
-        _logger.warning("persister: %s", error)
-    progress.problem = str(error)
-    progress.is_active = False
-
-
-async def _copy(log: Log, connection: AsyncConnection, progress: Progress) -> None:
+async def _copy(log: Log, connection: AsyncConnection, *, progress: Progress) -> None:
     """One life of the writer: from getting the lock to the first trouble."""
     while not await try_lock(connection):
         progress.problem = None

@@ -73,6 +73,10 @@ class BlockSpill(Protocol):
         """The block's size in bytes; 0 when it is not there. Never blocks."""
         ...
 
+    def keys_of(self, beginning: bytes) -> list[bytes]:
+        """The blocks whose keys begin so."""
+        ...
+
 
 class NullReporter:
     """Tells nobody."""
@@ -117,3 +121,6 @@ class NullSpill:
 
     def size(self, key: bytes) -> int:
         return 0
+
+    def keys_of(self, beginning: bytes) -> list[bytes]:
+        return []

@@ -161,9 +161,9 @@ class Desk:
     def _evict(self, buffer: Buffer, at: int, head: Head) -> bytes:
         if head.flags & Flag.SPACE:
             beginning = bytes(buffer[at : at + head.size])
-            keys: Sequence[bytes] = self.store.keys_of(beginning)
-            self.store.evict(keys)
-            return pack_frame(Op.STATES, tag=head.tag, count=min(len(keys), KEYS_MAX))
+            some = self.store.keys_of(beginning)[:KEYS_MAX]
+            self.store.evict(some)
+            return pack_frame(Op.STATES, tag=head.tag, count=len(some))
         keys, _ = split_keys(buffer, at, head)
         states = self.store.evict(keys)
         return pack_frame(Op.STATES, states, count=len(keys), tag=head.tag)

@@ -428,10 +428,11 @@ class BlockStore:
         return bytes(State.DROPPED if key in gone else State.ABSENT for key in keys)
 
     def keys_of(self, beginning: bytes) -> list[bytes]:
-        """The blocks in memory whose keys begin so."""
+        """The blocks, in memory and on disk, whose keys begin so."""
         with self.state.lock:
             self._collect(*self.state.sessions)
-            return [key for key in self.state.index.entries if key.startswith(beginning)]
+            found = [key for key in self.state.index.entries if key.startswith(beginning)]
+        return list(dict.fromkeys([*found, *self._spill.keys_of(beginning)]))
 
     def join(self, session: Session) -> None:
         """A connection begins."""

@@ -198,6 +198,12 @@ class BlockFiles:
         waiting = self._pending.get(key) or self._writing.get(key)
         return len(waiting.content) if waiting is not None else 0
 
+    def keys_of(self, beginning: bytes) -> list[bytes]:
+        """As `BlockSpill.keys_of`."""
+        with self._changed:
+            known = {**self._index, **self._pending, **self._writing}
+        return [key for key in known if key.startswith(beginning)]
+
     def _has(self, key: bytes) -> bool:
         return key in self._index or key in self._pending or key in self._writing
 

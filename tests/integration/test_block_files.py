@@ -135,6 +135,8 @@ async def test_what_was_removed_stays_away(spills):
     spill.remove([key(50)])  # perhaps before it was written
     assert get(spill, 50) is None
     left = {key(number) for number in (3, *range(10, 20))}
+    assert set(spill.keys_of(b"")) == left
+    assert spill.keys_of(key(3)) == [key(3)]
     for _ in range(2):
         await spills.quiet()
         assert set(spills.told.held) == left

@@ -16,6 +16,8 @@ from block_nodes import (
     put,
     wait_until,
 )
+from tensorcast.client import blocks
+from tensorcast.movers.blocks import desk
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.schema.blocks import BlockPut
 from tensorcast.schema.ids import Tier
@@ -111,6 +113,23 @@ def test_what_does_not_fit_goes_to_disk_and_comes_back():
         assert into == [content_of(n) for n in range(400)]
         assert client.evict(keys_for(range(400))) == 400
         assert not spill.blocks
+
+
+def test_a_space_goes_as_a_whole_in_memory_and_on_disk(monkeypatch):
+    for module in (blocks, desk):
+        monkeypatch.setattr(module, "KEYS_MAX", 64)
+    spill = MemorySpill()
+    with block_node(capacity=8 * MIB, spill=spill) as node:
+        client = node.connect()
+        for first in range(0, 400, 20):
+            put(client, range(first, first + 20))
+        put(client, range(3))
+        client.put(keys_for(range(2), "other"), [content_of(n) for n in range(2)])
+        assert spill.blocks
+        assert client.evict(space="m") == 400
+        assert not any(client.exists(keys_for(range(400))))
+        assert all(client.exists(keys_for(range(2), "other")))
+        assert not any(key in spill.blocks for key in keys_for(range(400)))
 
 
 def test_a_damaged_block_on_disk_is_not_there():

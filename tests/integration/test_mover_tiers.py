@@ -15,8 +15,8 @@ from controlplanes import scheduling
 from mover_nodes import MIB, Content, MoverNode, Observer, SlowSource, observing
 from servers import NatsServer
 from tensorcast.movers.core.eviction import APART_S
+from tensorcast.movers.disk_pulls import choose_window
 from tensorcast.movers.partial import PREFIX
-from tensorcast.movers.streams import choose_window
 from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet

@@ -15,7 +15,7 @@ from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.pool import Pool
-from tensorcast.movers.residents import Phase, Residents, Stream, Window
+from tensorcast.movers.residents import DiskPull, Phase, Residents, Window
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.base import NotYet
 from tensorcast.schema.aggregates.artifact import Artifact
@@ -140,11 +140,11 @@ def test_what_is_half_written_counts_too(place: Place):
 
 async def test_a_stream_is_lent_as_far_as_it_is_there(place: Place):
     a, fd = artifact(), os.memfd_create("file")
-    stream = Stream(a, fd, Layout.whole(a.manifest.size_bytes))
-    place.residents.begin_stream(stream)
-    stream.add(ChunkSet.of([2]))
+    pulling = DiskPull(a, fd, Layout.whole(a.manifest.size_bytes))
+    place.residents.begin_disk_pull(pulling)
+    pulling.add(ChunkSet.of([2]))
     with place.residents.lend(a.id) as lending:
-        place.residents.end_stream(stream)
+        place.residents.end_disk_pull(pulling)
         os.close(fd)
         assert list(lending.chunks()) == [2]
         assert os.fstat(lending.fd)
@@ -154,7 +154,7 @@ async def test_a_stream_is_lent_as_far_as_it_is_there(place: Place):
 
 def test_a_window_misses_only_its_own_chunks():
     window = Window(
-        Stream(artifact(), -1, Layout.whole(0)), ChunkSet.of([1, 2]), memoryview(b""), 9
+        DiskPull(artifact(), -1, Layout.whole(0)), ChunkSet.of([1, 2]), memoryview(b""), 9
     )
     window.add(ChunkSet.of([2]))
     assert list(window.missing) == [1]

@@ -23,7 +23,7 @@ from tensorcast.movers.partial import PartialFile, list_partial, remove_partial
 from tensorcast.movers.pulls import Moved, Puller
 from tensorcast.movers.replicas import on_disk
 from tensorcast.movers.reports import Life, Reporter
-from tensorcast.movers.residents import Residents, Stream, Window
+from tensorcast.movers.residents import DiskPull, Residents, Window
 from tensorcast.movers.room import Room
 from tensorcast.movers.threads import in_thread
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
@@ -45,7 +45,7 @@ WINDOW_BYTES_MAX: Final = 32 << 20
 WINDOW_SHARE: Final = 8
 
 
-class Streams:
+class DiskPulls:
     """See the module. `folder` is the disk tier's."""
 
     def __init__(
@@ -109,14 +109,14 @@ class Streams:
             file = await in_thread(PartialFile, self._folder, artifact.id, artifact.manifest)
             self._residents.set_partial(artifact.id, size_bytes)
         try:
-            stream = Stream(artifact, file.fd, file.plan.layout)
-            stream.add(await in_thread(file.good_chunks))
-            await self._report_start(stream, cause)
-            self._residents.begin_stream(stream)
+            pulling = DiskPull(artifact, file.fd, file.plan.layout)
+            pulling.add(await in_thread(file.good_chunks))
+            await self._report_start(pulling, cause)
+            self._residents.begin_disk_pull(pulling)
             try:
-                moved = await self._pull(stream, file, preferred, cause, drop_idle)
+                moved = await self._pull(pulling, file, preferred, cause, drop_idle)
             finally:
-                self._residents.end_stream(stream)
+                self._residents.end_disk_pull(pulling)
             await in_thread(file.finish)
         finally:
             file.close()
@@ -128,16 +128,16 @@ class Streams:
 
     async def _pull(
         self,
-        stream: Stream,
+        pulling: DiskPull,
         file: PartialFile,
         preferred: Sequence[NodeId],
         cause: EventId,
         drop_idle: Callable[[], Awaitable[None]],
     ) -> Moved:
         """Window after window; the last one is written while the next one is filled."""
-        manifest = stream.manifest
+        manifest = pulling.manifest
         window_bytes = choose_window(self._pool.capacity_bytes, manifest.chunk_bytes)
-        windows = list(cut_windows(stream.missing, manifest, window_bytes))
+        windows = list(cut_windows(pulling.missing, manifest, window_bytes))
         if not windows:
             return Moved()
         has_two = len(windows) > 1 and 2 * window_bytes <= self._pool.capacity_bytes
@@ -153,14 +153,14 @@ class Streams:
                         half = halves[number % len(halves)]
                         if len(halves) == 1 and writing is not None:
                             await writing
-                        window = Window(stream, chunks, half, place.offset)
+                        window = Window(pulling, chunks, half, place.offset)
                         moved = await self._puller.pull(window, preferred, cause)
                         size_bytes += moved.size_bytes
                         for name, count in moved.transports.items():
                             transports[name] = transports.get(name, 0) + count
                         if writing is not None:
                             await writing
-                        writing = asyncio.ensure_future(self._write(stream, file, window, cause))
+                        writing = asyncio.ensure_future(self._write(pulling, file, window, cause))
                     assert writing is not None
                     await writing
                 finally:
@@ -173,36 +173,36 @@ class Streams:
         return Moved(size_bytes, transports)
 
     async def _write(
-        self, stream: Stream, file: PartialFile, window: Window, cause: EventId
+        self, pulling: DiskPull, file: PartialFile, window: Window, cause: EventId
     ) -> None:
-        manifest = stream.manifest
+        manifest = pulling.manifest
         for first, stop in window.wanted.ranges:
             start = first * manifest.chunk_bytes
             end = chunk_range(stop - 1, manifest.size_bytes, manifest.chunk_bytes).end
             with window.memory[start - window.base_bytes : end - window.base_bytes] as content:
                 await in_thread(file.write, ByteRange(start, end - start), content)
-        stream.add(window.wanted)
-        await self._reporter.report([self._filled(stream, window.wanted)], cause)
+        pulling.add(window.wanted)
+        await self._reporter.report([self._filled(pulling, window.wanted)], cause)
 
     # ---- what is told ----------------------------------------------------------------------
 
-    async def _report_start(self, stream: Stream, cause: EventId) -> None:
+    async def _report_start(self, pulling: DiskPull, cause: EventId) -> None:
         commands: list[Command] = [
             StartReplica(
-                replica=on_disk(stream.id, self._life),
-                artifact=stream.id,
+                replica=on_disk(pulling.id, self._life),
+                artifact=pulling.id,
                 node=self._life.node,
                 tier=Tier.DISK,
                 epoch=self._life.epoch,
-                chunks_total=stream.manifest.chunks_total,
+                chunks_total=pulling.manifest.chunks_total,
             )
         ]
-        if stream.chunks.ranges:
-            commands.append(self._filled(stream, stream.chunks))
+        if pulling.chunks.ranges:
+            commands.append(self._filled(pulling, pulling.chunks))
         await self._reporter.report(commands, cause)
 
-    def _filled(self, stream: Stream, chunks: ChunkSet) -> FillReplica:
-        replica = on_disk(stream.id, self._life)
+    def _filled(self, pulling: DiskPull, chunks: ChunkSet) -> FillReplica:
+        replica = on_disk(pulling.id, self._life)
         return FillReplica(replica=replica, epoch=self._life.epoch, chunks=chunks)
 
     def _complete(self, artifact: Artifact) -> CompleteReplica:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from samples import MIB, manifest
-from tensorcast.movers.streams import WINDOW_BYTES_MAX, choose_window, cut_windows
+from tensorcast.movers.disk_pulls import WINDOW_BYTES_MAX, choose_window, cut_windows
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 
 GIB = 1 << 30
