@@ -30,7 +30,7 @@ from suites.goals import GOALS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-SUITES = ("p2p", "kv", "share", "load", "broadcast")
+SUITES = ("p2p", "kv", "share", "large", "load", "broadcast")
 QUICK_SUITES = SUITES[:-1]
 SEED = 20261130
 STARTED = time.monotonic()

@@ -9,34 +9,23 @@ memory that only the reader has and that the get added. A put starts from ordina
 from __future__ import annotations
 
 from harness.catalog import Contender, Sizes, Suite, Work
-from harness.machine import memory_bytes
 
-GIB = 1 << 30
 READER = "contenders.shares:Reader"
 FIRST = ("get 1 GiB", "put 1 GiB")
-ROOM = 1.9
-"""Memory that must be free for the large get, in its own size: the segment, and all the rest."""
 
 
 def make(sizes: Sizes) -> Suite:
-    """The suite in these sizes; the large get shrinks or goes when there is no memory for it."""
-    works = [
-        make_work("put 1 GiB", "put", sizes.share, sizes.tensors),
-        make_work("get 1 GiB", "get", sizes.share, sizes.tensors),
-    ]
-    unlisted = []
-    if memory_bytes("MemAvailable") > ROOM * sizes.share_large:
-        works.append(make_work("get 8 GiB", "get", sizes.share_large, sizes.tensors))
-    else:
-        unlisted.append(("get 8 GiB", f"it needs {ROOM * sizes.share_large / GIB:.0f} GiB free"))
+    """The suite in these sizes."""
     return Suite(
         name="share",
         text="A state dict shared on one node",
-        works=tuple(works),
+        works=(
+            make_work("put 1 GiB", "put", sizes.share, sizes.tensors),
+            make_work("get 1 GiB", "get", sizes.share, sizes.tensors),
+        ),
         contenders=(*OURS, *RAW, *PEERS),
         source_bytes=sizes.share,
         target_bytes=sizes.share,
-        unlisted=tuple(unlisted),
     )
 
 
@@ -65,8 +54,6 @@ OURS = (
               options=way("ours_share", "OneNodeFresh"), note="as the first put of a node"),
     Contender("tensorcast, client.empty", "ours", "memory", READER, works=FIRST,
               options=way("ours_share", "OneNodeEmpty")),
-    Contender("tensorcast, 8 GiB", "ours", "memory", READER, works=("get 8 GiB",),
-              options=way("ours_share", "OneNodeEmpty"), note="made by client.empty"),
 )  # fmt: skip
 
 RAW = (
