@@ -39,6 +39,10 @@ class Portal:
         except KeyboardInterrupt:
             future.cancel()
             raise
+        finally:
+            # It holds the error, which holds this frame and those of the callers: their tensors
+            # would stay until the next collection of cycles.
+            del future
 
     def close(self) -> None:
         """Stops the thread. Safe to repeat; not from within the loop."""

@@ -318,6 +318,10 @@ async def test_threads_and_descriptors_are_given_back(server, manifest, content)
     for _ in range(3):
         await assert_serves(server, content, manifest)
     await asyncio.to_thread(until, lambda: server.connections == 0)
-    workers = sum(t.name.startswith("asyncio") for t in threading.enumerate())
-    assert threading.active_count() - workers <= before[0]
-    assert len(os.listdir("/proc/self/fd")) <= before[1]
+
+    def is_given_back() -> bool:
+        workers = sum(t.name.startswith("asyncio") for t in threading.enumerate())
+        threads = threading.active_count() - workers
+        return threads <= before[0] and len(os.listdir("/proc/self/fd")) <= before[1]
+
+    await asyncio.to_thread(until, is_given_back)
