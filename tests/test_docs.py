@@ -34,8 +34,8 @@ def test_links_lead_to_files(page):
 def test_files_that_are_named_exist(page):
     """Paths in backticks that begin with a room or a folder of the repository."""
     named = re.findall(
-        r"`((?:schema|controlplane|movers|client|cli|deploy|log|migrations|tests|docs|scripts|"
-        r"examples|benchmarks)/[\w./-]*\w)`",
+        r"`((?:schema|controlplane|movers|client|cli|deploy|engines|log|migrations|tests|docs|"
+        r"scripts|examples|benchmarks)/[\w./-]*\w)`",
         page.read_text(),
     )
     missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
