@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from tensorcast.movers.core.transfer import Broken, Completed, Progressed, Pull
@@ -13,8 +14,9 @@ from tensorcast.schema.faults import Fault, FaultKind
 
 
 class Asked:
-    """The chunks of a pull come in order; those that match are told of once, as progress or with
-    the pull's end. Belongs to the thread of its connection."""
+    """A pull is asked for range by range, which are answered in order. Its chunks come in order;
+    those that match are told of once, as progress or with the pull's end. Belongs to the thread of
+    its connection."""
 
     def __init__(self, posted: Posted) -> None:
         self.pull: Pull = posted.pull
@@ -23,6 +25,9 @@ class Asked:
         self.holds: ChunkSet | None = None
         self.has_begun = False
         self._next = posted.pull.first
+        self._asked_stop = posted.pull.first
+        self._range_stops: deque[int] = deque()
+        self._refusal: Status | None = None
         self._fresh: list[int] = []
         self._wrong: list[int] = []
 
@@ -33,11 +38,36 @@ class Asked:
         return max(0.0, self.pull.wait_s - (now - max(self.since, arrived_at)))
 
     @property
+    def has_more(self) -> bool:
+        """Whether there is more to ask for. Not after a range of it was refused."""
+        return self._refusal is None and self._asked_stop < self.pull.stop
+
+    def ask(self, size_bytes: int) -> ByteRange:
+        """The next range to ask for, of whole chunks: so many bytes, or one chunk when that is
+        more. A pull that may have to wait is asked for as a whole: the peer goes on by itself."""
+        first, stop = self._asked_stop, self.pull.stop
+        if not self.pull.wait_s:
+            stop = min(stop, first + max(1, size_bytes // self.pull.chunk_bytes))
+        self._asked_stop = stop
+        self._range_stops.append(stop)
+        return self._range(first, stop)
+
+    @property
     def left(self) -> ByteRange:
-        """The part of the source's byte space that has not come."""
-        wanted = self.pull.source_range
-        passed = min(wanted.size, (self._next - self.pull.first) * self.pull.chunk_bytes)
-        return ByteRange(wanted.offset + passed, wanted.size - passed)
+        """What has not come of the range that is being answered, in the source's byte space."""
+        return self._range(self._next, self._range_stops[0])
+
+    @property
+    def owed(self) -> list[ByteRange]:
+        """What has been asked for and has not come."""
+        firsts = [self._next, *self._range_stops]
+        return [self._range(*pair) for pair in zip(firsts, self._range_stops, strict=False)]
+
+    def _range(self, first: int, stop: int) -> ByteRange:
+        whole, step = self.pull.source_range, self.pull.chunk_bytes
+        start = min(whole.size, (first - self.pull.first) * step)
+        end = min(whole.size, (stop - self.pull.first) * step)
+        return ByteRange(whole.offset + start, end - start)
 
     def targets_by_chunk(self, size_bytes: int) -> Iterator[memoryview]:
         """Where the chunks in the next so many bytes belong, each by itself."""
@@ -46,7 +76,7 @@ class Asked:
 
     def targets(self, size_bytes: int) -> memoryview:
         """Where the next so many bytes belong."""
-        passed = self.pull.source_range.size - self.left.size
+        passed = self._range(self.pull.first, self._next).size
         start = self.pull.target_range.offset + passed
         return self.memory[start : start + size_bytes]
 
@@ -62,23 +92,27 @@ class Asked:
             return None
         return Progressed(pull=self.pull, arrived=self._take_fresh(), holds=self.holds)
 
-    def end(self, status: Status) -> Completed | Broken:
-        """How the pull ended. Raises Corrupt for a peer that speaks of another artifact."""
+    def end_range(self, status: Status) -> bool:
+        """The answer to a range has ended; whether all that was asked for has been answered and
+        nothing more is to be asked. Raises Corrupt for a peer that speaks of another artifact."""
+        if status is Status.INVALID:
+            raise Corrupt(f"Node {self.pull.peer} has another artifact {self.pull.artifact}.")
+        self._next = self._range_stops.popleft()
+        if status is not Status.OK and self._refusal is None:
+            self._refusal = status
+        return not self._range_stops and not self.has_more
+
+    def end(self) -> Completed | Broken:
+        """How the pull ended."""
         pull = self.pull
         if self._wrong:
             detail = f"Node {pull.peer} sent chunk {self._wrong[0]} of artifact {pull.artifact}"
             return self._break(FaultKind.CORRUPT, f"{detail} damaged.")
-        match status:
-            case Status.MISSING:
-                detail = f"Node {pull.peer} does not have all chunks of artifact {pull.artifact}."
-                return self._break(FaultKind.NOT_FOUND, detail)
-            case Status.NOT_FOUND:
-                detail = f"Node {pull.peer} does not have artifact {pull.artifact}."
-                return self._break(FaultKind.NOT_FOUND, detail)
-            case Status.INVALID:
-                raise Corrupt(f"Node {pull.peer} has another artifact {pull.artifact}.")
-            case Status.OK | Status.MORE:
-                return Completed(pull=pull, holds=self.holds)
+        if self._refusal is None:
+            return Completed(pull=pull, holds=self.holds)
+        what = "" if self._refusal is Status.NOT_FOUND else "all chunks of "
+        detail = f"Node {pull.peer} does not have {what}artifact {pull.artifact}."
+        return self._break(FaultKind.NOT_FOUND, detail)
 
     def lose(self, reason: str) -> Broken:
         """The end of a pull whose peer was lost."""

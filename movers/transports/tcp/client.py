@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tensorcast.movers.core.streams import Path
+from tensorcast.movers.core.streams import Path, first_streams
 from tensorcast.movers.core.transfer import Broken, Completion, Pull
 from tensorcast.movers.pages import Prefaulter
 from tensorcast.movers.transports.base import Capabilities, MemoryKind, MemoryRegion, Region
@@ -147,7 +147,7 @@ class TcpChannel:
                 is_local=self._is_local,
             )
             with self._lock:
-                added = self._growth.more(path, len(os.sched_getaffinity(0)))
+                added = self._growth.more(path, count_cores())
             for _ in range(added):
                 self._open_another()
             self._is_growing = False
@@ -245,10 +245,16 @@ class TcpTransport:
     def _open(self, dialer: Dialer) -> list[socket.socket]:
         """Opens the first connections of a channel, or as many as the peer grants, at least one."""
         opened = [dialer.dial()]
-        for _ in range((self._limits.streams or 1) - 1):
+        first = first_streams(count_cores(), is_local=is_on_this_host(opened[0]))
+        for _ in range((self._limits.streams or first) - 1):
             with contextlib.suppress(TensorCastError):
                 opened.append(dialer.dial())
         return opened
+
+
+def count_cores() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _close_opened(opening: asyncio.Future[list[socket.socket]]) -> None:

@@ -131,11 +131,12 @@ def deadline_for(size_bytes: int, stall_s: float) -> float:
 
 
 def receive_into(connected: socket.socket, target: memoryview, deadline: float) -> None:
-    """Fills `target`. Raises EOFError when the peer closes, TimeoutError, OSError."""
+    """Fills `target`, as far as it can in one call: without the GIL, and woken by the kernel only
+    to copy. Raises EOFError when the peer closes, TimeoutError, OSError."""
     at, size = 0, target.nbytes
     while at < size:
         try:
-            got = connected.recv_into(target[at:] if at else target)
+            got = connected.recv_into(target[at:] if at else target, 0, socket.MSG_WAITALL)
         except BlockingIOError as error:
             raise SilenceError("The peer fell silent.") from error
         if not got:
@@ -182,11 +183,6 @@ def send_file(
         position += sent
         if position < end and time.monotonic() > deadline:
             raise TimeoutError("The peer reads too slowly.")
-
-
-def wake_after(connected: socket.socket, size_bytes: int) -> None:
-    """Lets a receive sleep until so much has come; small messages need 1."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
 
 def readable(connected: socket.socket, timeout_s: float) -> bool:

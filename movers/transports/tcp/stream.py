@@ -30,13 +30,16 @@ from tensorcast.movers.transports.tcp.sockets import (
     receive_into,
     send,
     shut_down,
-    wake_after,
 )
 from tensorcast.movers.transports.tcp.work import Posted, Work, count_together
+from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import TensorCastError
 
 AHEAD_BYTES: Final = 8 << 20
-"""A connection that is owed less than this asks for more, so that its peer never waits for it."""
+"""A connection that is owed less than this asks for more, half as much at a time, so that its peer
+never waits for it. No more either: what is owed shall fit into the window of the connection. Beyond
+it, it is our acknowledgements that make the peer's kernel send, on our CPU; with two connections
+over loopback on two CPUs that made 7 GB/s 4."""
 
 AHEAD_BYTES_MAX: Final = 64 << 20
 """The same on a long path, where more is on its way."""
@@ -50,12 +53,6 @@ PROGRESS_S: Final = 0.004
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes are received and checked in pieces of this size: they stay in the CPU's cache."""
-
-WAKE_BYTES: Final = PIECE_BYTES // 2
-"""On a fast connection a thread is woken when so much has come."""
-
-WAKE_S: Final = 2.5e-4
-"""But it does not sleep for longer than this takes at the rate seen last."""
 
 _REST_S = 0.05
 """A connection without work for so long tells the peer to let the artifact go."""
@@ -89,8 +86,6 @@ class Stream:
         self._told_at = 0.0
         self._heard_at = 0.0
         self._arrived_at = 0.0
-        self._wake_bytes = 1
-        self._sleep_bytes = 1
         self._is_holding = False
 
     def run(self) -> None:
@@ -132,6 +127,9 @@ class Stream:
     def _ask(self) -> bool:
         """Keeps enough asked for; waits for work when nothing is. False: no more."""
         while self._may_ask():
+            if self._asked and self._asked[-1].has_more:
+                self._ask_for((self._asked[-1],))
+                continue
             batch = self._work.take(self._patience())
             if batch is None:
                 return False
@@ -161,17 +159,20 @@ class Stream:
             self._heard_at = time.monotonic()
         added = [Asked(posted) for posted in batch]
         self._asked.extend(added)
-        self._owed_bytes += sum(asked.left.size for asked in added)
-        self._request(added)
+        self._ask_for(added)
         for asked in added:
-            self._pages.ahead(asked.targets(asked.left.size))
+            self._pages.ahead(asked.targets(asked.pull.target_range.size))
 
-    def _request(self, added: Sequence[Asked]) -> None:
-        first = added[0]
-        ranges = tuple(asked.left for asked in added)
+    def _ask_for(self, pulls: Sequence[Asked]) -> None:
+        """Asks for the next range of each."""
+        ranges = [asked.ask(self._ahead_bytes // 2) for asked in pulls]
+        self._owed_bytes += sum(wanted.size for wanted in ranges)
+        self._request(pulls[0], ranges)
+
+    def _request(self, first: Asked, ranges: Sequence[ByteRange]) -> None:
         wait_s = first.wait_s(time.monotonic(), self._arrived_at)
         self._is_holding = True
-        request = wire.Request(artifact=first.pull.artifact, ranges=ranges, wait_s=wait_s)
+        request = wire.Request(artifact=first.pull.artifact, ranges=tuple(ranges), wait_s=wait_s)
         send(self._socket, wire.pack_request(request))
 
     # ---- another connection ----------------------------------------------------------------
@@ -190,11 +191,11 @@ class Stream:
             self._socket = fresh
             if self._is_stopping:
                 shut_down(fresh)
-        self._wake_bytes = 1
         again = list(self._asked)
         while again:
             count = count_together([asked.pull for asked in again])
-            self._request(again[:count])
+            owed = [wanted for asked in again[:count] for wanted in asked.owed]
+            self._request(again[0], owed)
             del again[:count]
 
     # ---- receiving -------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class Stream:
         if part.size_bytes:
             self._receive_chunks(asked, part.size_bytes)
         if part.status is not wire.Status.MORE:
-            self._end(asked, part.status)
+            self._end_range(asked, part.status)
         elif not readable(self._socket, 0):
             self._tell(asked)
 
@@ -238,14 +239,13 @@ class Stream:
         for target in asked.targets_by_chunk(size_bytes):
             if is_fresh:
                 prefault(target)
-            self._sleep_for(self._sleep_bytes if left > target.nbytes + WAKE_BYTES else 1)
             asked.settle_chunk(self._receive_chunk(target))
             left -= target.nbytes
             self._owed_bytes -= target.nbytes
             self._heard_at = self._arrived_at = time.monotonic()
             if left and self._heard_at > self._told_at + PROGRESS_S:
                 self._tell(asked)
-            if self._work.has_waiting:
+            if self._work.has_waiting or self._asked[-1].has_more:
                 self._ask()
         self._learn(size_bytes / max(1e-6, self._heard_at - begun))
 
@@ -266,16 +266,8 @@ class Stream:
             hasher.update(piece)
         return hasher.digest()
 
-    def _sleep_for(self, size_bytes: int) -> None:
-        """Sleeps until so much has come. At least so much must be on its way after each chunk, or
-        its last bytes would not wake us."""
-        if size_bytes != self._wake_bytes:
-            wake_after(self._socket, size_bytes)
-            self._wake_bytes = size_bytes
-
     def _learn(self, rate: float) -> None:
         """What the rate of the last part says of the next one."""
-        self._sleep_bytes = WAKE_BYTES if rate * WAKE_S >= WAKE_BYTES else 1
         on_their_way = 2 * int(rate * self.info().rtt_s)
         self._ahead_bytes = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, on_their_way))
 
@@ -285,11 +277,11 @@ class Stream:
         if progress is not None:
             self._deliver((progress,))
 
-    def _end(self, asked: Asked, status: wire.Status) -> None:
-        completion = asked.end(status)
-        self._asked.popleft()
+    def _end_range(self, asked: Asked, status: wire.Status) -> None:
         self._owed_bytes -= asked.left.size
-        self._deliver((completion,))
+        if asked.end_range(status):
+            self._asked.popleft()
+            self._deliver((asked.end(),))
 
     def _break_asked(self, reason: str) -> None:
         """Completes what the lost peer still owes."""

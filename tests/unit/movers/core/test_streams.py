@@ -6,6 +6,7 @@ from tensorcast.movers.core.streams import (
     Path,
     Try,
     choose_congestion,
+    first_streams,
     next_streams,
     useful_streams,
 )
@@ -20,7 +21,8 @@ NEAR_LOSSY = Path(rtt_s=2e-4, loss=0.01, window_bytes=16 << 20, is_local=False)
 @pytest.mark.parametrize(
     ("path", "rate", "cores", "useful"),
     [
-        (LOOPBACK, 5e9, 2, 1),
+        (LOOPBACK, 5e9, 2, 2),
+        (LOOPBACK, 5e9, 3, 2),
         (LOOPBACK, 5e9, 1, 1),
         (LOOPBACK, 5e9, 64, CPU_STREAMS_MAX),
         (LAN, 1.2e8, 2, 1),
@@ -43,7 +45,8 @@ def tries(*pairs):
 @pytest.mark.parametrize(
     ("seen", "path", "cores", "wanted"),
     [
-        (tries((1, 5e9)), LOOPBACK, 2, 1),
+        (tries((2, 5e9)), LOOPBACK, 2, 2),
+        (tries((1, 5e9)), LOOPBACK, 1, 1),
         (tries((1, 1e8)), LAN, 8, 1),
         (tries((1, 1e9)), LAN, 8, 2),
         (tries((1, 1e9), (2, 1.05e9)), LAN, 8, 2),
@@ -72,3 +75,10 @@ def test_it_doubles_as_long_as_that_pays(seen, path, cores, wanted):
 )
 def test_congestion_control_follows_the_path(path, present, suited):
     assert choose_congestion(path, present) == suited
+
+
+@pytest.mark.parametrize(
+    ("cores", "is_local", "first"), [(1, True, 1), (2, True, 2), (64, True, 2), (64, False, 1)]
+)
+def test_a_channel_begins_with_few_connections(cores, is_local, first):
+    assert first_streams(cores, is_local=is_local) == first
