@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,10 @@ from tensorcast.schema.ids import Epoch, NodeId
 
 Lives = frozenset[tuple[NodeId, Epoch]]
 """Lives of nodes: one that was started again is another source than before."""
+
+
+LONE_PIECES: Final = 4
+"""What remains is cut into so many runs when there is one source: its connections share them."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,11 +232,14 @@ def _length(
     source: Source, total: int, rates: dict[NodeId, float], chunk_bytes: int, limits: Limits
 ) -> int:
     """The chunks of its next run, when `total` are left: half of its share in what remains, cut
-    into as many pulls as it has in flight. The last ones need not be short for a source that has
-    nobody to share with: each is one more request that a chain of nodes waits for."""
+    into as many pulls as it has in flight. Into few, and the last ones not short, for a source that
+    has nobody to share with: each is one more request that a chain of nodes waits for."""
+    is_alone = len(rates) == 1
     share = rates[source.node] / sum(rates.values())
-    part = -(-total * share // (2 * limits.pulls_in_flight_max))
-    least = limits.run_bytes_min // chunk_bytes if len(rates) == 1 else 1
+    most = limits.pulls_in_flight_max
+    pieces = min(LONE_PIECES, most) if is_alone else most
+    part = -(-total * share // (2 * pieces))
+    least = limits.run_bytes_min // chunk_bytes if is_alone else 1
     return max(1, min(max(least, int(part)), _longest(source, chunk_bytes, limits)))
 
 

@@ -57,6 +57,13 @@ def test_runs_get_shorter_towards_the_end():
     assert spans(choose([source()], ChunkSet.of([7]))) == [("a", 7, 8)]
 
 
+def test_those_of_the_only_source_get_shorter_late():
+    limits = Limits(pulls_in_flight_max=16, run_bytes_first=4 * MIB, run_bytes_min=1 * MIB)
+    for left, longest in ((40, 4), (32, 4), (16, 2), (8, 1), (1, 1)):
+        runs = choose([source()], ChunkSet.full(left), limits)
+        assert spans(runs)[0] == ("a", 0, longest)
+
+
 def test_the_only_source_gets_no_short_runs():
     limits = Limits(pulls_in_flight_max=2, run_bytes_min=3 * MIB)
     assert spans(choose([source()], ChunkSet.full(8), limits)) == [("a", 0, 3), ("a", 3, 6)]
