@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+import time
 from importlib.metadata import version
 
 from contenders.ends import Ends, start_other, timed
@@ -12,13 +14,12 @@ from tensorcast.movers.core.digests import chunk_digest
 from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.core.sources import Source
 from tensorcast.movers.core.transfer import (
-    Broken,
-    Completed,
     Target,
     TransferStatus,
     advance,
     begin,
 )
+from tensorcast.movers.main import SWITCH_S
 from tensorcast.movers.transports.base import Lending
 from tensorcast.movers.transports.tcp.client import ClientLimits, TcpTransport
 from tensorcast.movers.transports.tcp.server import TcpServer
@@ -48,6 +49,7 @@ class Server:
     """The node that has the artifact."""
 
     def start(self, options):
+        sys.setswitchinterval(SWITCH_S)  # as a mover does
         self.ends = Ends(options)
         size = len(self.ends.source)
         chunk = choose_chunk_bytes(size)
@@ -72,6 +74,7 @@ class Puller:
     """The node that wants it."""
 
     def start(self, options):
+        sys.setswitchinterval(SWITCH_S)  # as a mover does
         self.ends = Ends(options)
         self.server, facts = start_other("contenders.ours_pull:Server", options)
         self.address = facts["address"]
@@ -92,13 +95,16 @@ class Puller:
     async def pull(self, manifest):
         everything = ChunkSet.full(manifest.chunks_total)
         target = Target(artifact=ArtifactId("b" * 40), node=HERE, epoch=1)
-        turn = begin(target, manifest, everything, [Source(node=THERE, chunks=everything)])
+        source = Source(node=THERE, chunks=everything)
+        turn = begin(target, manifest, everything, [source], at_s=time.monotonic())
         self.channel.post(turn.pulls, self.region)
         while turn.status is TransferStatus.RUNNING:
-            for completion in await self.channel.completions():
-                if isinstance(completion, Completed | Broken):
-                    turn = advance(turn.transfer, completion)
-                    self.channel.post(turn.pulls, self.region)
+            completions = await self.channel.completions()
+            pulls, now_s = [], time.monotonic()
+            for completion in completions:
+                turn = advance(turn.transfer, completion, now_s)
+                pulls += turn.pulls
+            self.channel.post(pulls, self.region)
         if turn.status is not TransferStatus.READY:
             raise RuntimeError(f"the pull ended: {turn.fault}")
 

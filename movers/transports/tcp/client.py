@@ -29,6 +29,9 @@ from tensorcast.schema.ids import NodeId
 DIALS_MAX: Final = 64
 """Connections that are being opened at once; a peer that is away takes one of them for a while."""
 
+GATHER_S: Final = 0.002
+"""Completions that come faster than this are taken together."""
+
 
 class TcpChannel:
     """A link to one peer over the given connections, which it owns. Satisfies `base.Channel`.
@@ -48,6 +51,7 @@ class TcpChannel:
         self._lock = threading.Lock()
         self._completed: list[Completion] = []
         self._arrived = asyncio.Event()
+        self._taken_at = 0.0
         self.is_closed = False
         self._is_local = is_on_this_host(connections[0])
         self._growth = Growth(len(connections))
@@ -77,8 +81,12 @@ class TcpChannel:
 
     async def completions(self) -> Sequence[Completion]:
         """Waits for at least one completion or progress; returns all that there is, and () only
-        once the channel is closed."""
+        once the channel is closed. Where much comes while there is enough to do it gathers for a
+        moment: each turn of the event loop holds up the threads that receive."""
         await self._arrived.wait()
+        if time.monotonic() < self._taken_at + GATHER_S and self._work.has_waiting:
+            await asyncio.sleep(GATHER_S)
+        self._taken_at = time.monotonic()
         with self._lock:
             if self.is_closed:
                 return ()
