@@ -2,9 +2,10 @@
 an `Intake` says what goes where. The mover digests what was written; `digest` tells beforehand, of
 contents that may need no segment.
 
-Memory of a segment that was never touched costs more than the copy into it. Writing through the
-descriptor costs least (through a mapping it is nearly twice as much, because each page is cleared
-first and then mapped: docs/data-plane.md), but the kernel lets only one thread write to a file at
+Memory of a segment that was never touched costs more than the copy into it, except in huge pages:
+where they can be had, bytes are copied through a mapping (docs/data-plane.md). In other pages
+writing through the descriptor costs least (through a mapping it is nearly twice as much, because
+each page is cleared first and then mapped), but the kernel lets only one thread write to a file at
 a time. So one thread writes, and what further threads there are copy through a mapping meanwhile.
 """
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import threading
 from bisect import bisect_right
@@ -29,7 +29,8 @@ from tensorcast.schema.errors import OutOfCapacity
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Index, Manifest, derive_artifact_id
 from tensorcast.storage.crew import spread
-from tensorcast.storage.memory import address_of, populate
+from tensorcast.storage.hugepages import AlignedMapping, HugePages
+from tensorcast.storage.memory import HUGE_BYTES, address_of, populate
 
 THREADS_MAX = 4
 UNIT_BYTES = 4 << 20
@@ -109,8 +110,11 @@ def write(
     cores = len(os.sched_getaffinity(0))
     # The other half of the cores is for the mover, which digests what is written.
     threads = _choose_threads(intake, cores // 2 if intake.is_in_memory else cores)
-    with mmap.mmap(descriptor, intake.size_bytes) as mapped, memoryview(mapped) as memory:
-        work = _Writing(descriptor, memory, intake, is_zero, progress)
+    # Up to the end of the last huge page, as far as the segment goes.
+    whole = -(-intake.size_bytes // HUGE_BYTES) * HUGE_BYTES
+    mapped = AlignedMapping(descriptor, min(whole, os.fstat(descriptor).st_size))
+    with mapped as memory, HugePages(descriptor, memory) as pages:
+        work = _Writing(descriptor, memory, pages, intake, is_zero, progress)
         spread(work.write_block, intake.blocks, threads, stop)
         spread(work.write_group, _group(intake, _ranges(intake)), threads, stop)
     intake.confirm()
@@ -271,12 +275,14 @@ class _Writing:
         self,
         descriptor: int,
         memory: memoryview,
+        pages: HugePages,
         intake: Intake,
         is_zero: bool,
         progress: Progress | None,
     ) -> None:
         self._descriptor = descriptor
         self._memory = memory
+        self._pages = pages
         self._is_zero = is_zero
         self._shares = _Shares(intake, progress)
         needed = 0 if intake.is_in_memory else choose_chunk_bytes(intake.size_bytes)
@@ -284,6 +290,7 @@ class _Writing:
         self._may_write = threading.Lock()
 
     def write_block(self, block: Block) -> None:
+        self._pages.make(block.place.offset, block.place.end)
         with self._memory[block.place.offset : block.place.end] as target:
             populate(target)
             if block.has_gaps and not self._is_zero:
@@ -295,7 +302,9 @@ class _Writing:
             self._write_range(place)
 
     def _write_range(self, place: ByteRange) -> None:
-        if self._may_write.acquire(blocking=False):
+        if self._pages.make(place.offset, place.end):
+            self._write_through_mapping(place)
+        elif self._may_write.acquire(blocking=False):
             try:
                 self._write_through_descriptor(place)
             finally:

@@ -114,7 +114,7 @@ class Puts:
         finally:
             self._opening -= 1
         digester = Digester(lent.segment, size_bytes)
-        if lent.is_zero and not is_lasting:
+        if lent.is_zero and not is_lasting and not is_touched:
             digester.watch()
         self._last_session += 1
         put = Put(self._last_session, lent.segment, lent.is_zero, digester, owner)

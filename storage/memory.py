@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 from functools import cache
 from typing import Final
 
@@ -15,6 +16,9 @@ from tensorcast.schema.errors import OutOfCapacity
 HUGE_BYTES: Final = 2 << 20
 _POPULATE_READ: Final = 22
 _POPULATE_WRITE: Final = 23
+_COLLAPSE: Final = 25
+_ENTRY_BYTES: Final = 8  # of /proc/self/pagemap, one entry a page (Linux, admin-guide/mm/pagemap)
+_PRESENT: Final = 0x80  # bit 63: the highest of the entry's last byte
 _UNKNOWN: Final = 22  # EINVAL: the kernel (before Linux 5.14) does not know the advice
 
 
@@ -58,6 +62,23 @@ def populate_from_file(memory: memoryview) -> bool:
     """Reads the pages of a mapped file before anything touches them. Returns False when they cannot
     be read, which would be a signal later. Does nothing before Linux 5.14."""
     return not memory.nbytes or _advise(memory, _POPULATE_READ) in (0, _UNKNOWN)
+
+
+def collapse(memory: memoryview) -> bool:
+    """Makes huge pages of the pages under writable memory that starts and ends at one. Returns
+    False when some could not be made (before Linux 6.1: none); no byte changes."""
+    return _advise(memory, _COLLAPSE) == 0
+
+
+def is_mapped(pagemap: int, memory: memoryview) -> bool:
+    """Whether the first page under writable memory is mapped, by a descriptor of
+    `/proc/self/pagemap`; False when that cannot be known."""
+    at = address_of(memory) // mmap.PAGESIZE * _ENTRY_BYTES
+    try:
+        entry = os.pread(pagemap, _ENTRY_BYTES, at)
+    except OSError:
+        return False
+    return len(entry) == _ENTRY_BYTES and bool(entry[-1] & _PRESENT)
 
 
 def _advise(memory: memoryview, advice: int) -> int:

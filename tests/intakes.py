@@ -11,6 +11,7 @@ import xxhash
 from tensorcast.client.filling import Intake, Sealed, write
 from tensorcast.schema.chunks import choose_chunk_bytes
 from tensorcast.schema.tensors import Manifest, derive_artifact_id
+from tensorcast.storage.memory import HUGE_BYTES
 
 
 def written(intake: Intake, dirt: bytes = b"") -> tuple[bytes, Sealed]:
@@ -18,7 +19,7 @@ def written(intake: Intake, dirt: bytes = b"") -> tuple[bytes, Sealed]:
     their identity, as a mover finds it."""
     segment = os.memfd_create("test")
     try:
-        os.ftruncate(segment, intake.size_bytes)
+        os.ftruncate(segment, -(-intake.size_bytes // HUGE_BYTES) * HUGE_BYTES)
         if dirt:
             os.pwrite(
                 segment, (dirt * (intake.size_bytes // len(dirt) + 1))[: intake.size_bytes], 0

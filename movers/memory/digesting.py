@@ -21,7 +21,9 @@ from tensorcast.movers.memory.memfd import Segment
 from tensorcast.schema.chunks import ByteRange, choose_chunk_bytes, chunk_range, count_chunks
 
 THREADS_MAX: Final = 4
-WATCHED_BYTES_MIN: Final = 16 << 20
+WATCHED_BYTES_MIN: Final = 32 << 20
+AHEAD_BYTES: Final = 16 << 20
+"""Pages may be there before they are written: as much of them as four writers fill at once."""
 LOOK_AGAIN_S: Final = 0.002
 LOOK_AGAIN_S_MAX: Final = 0.02
 
@@ -74,12 +76,12 @@ class Digester:
         return [(number, self._digest(number)) for number in numbers]
 
     def _follow(self) -> None:
-        """Digests chunks in order, as soon as they are written to their end."""
+        """Digests chunks in order, when they are written for sure; the last ones are not."""
         wait_s = LOOK_AGAIN_S
         written_bytes = 0
         for number in range(count_chunks(self.size_bytes, self._chunk_bytes)):
             end = self._place(number).end
-            while written_bytes < end:
+            while written_bytes < end + AHEAD_BYTES:
                 if self._stopping.wait(wait_s):
                     return
                 found = self._segment.written_bytes(written_bytes)

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import mmap
 import os
 import struct
 from contextlib import suppress
 
 from tensorcast.movers.memory.limits import available_bytes
 from tensorcast.schema.errors import Corrupt, OutOfCapacity
+from tensorcast.storage.hugepages import AlignedMapping, HugePages
+from tensorcast.storage.memory import HUGE_BYTES
 
-SEGMENT_BYTES_STEP = 2 << 20
-"""Sizes of segments are multiples of this."""
+SEGMENT_BYTES_STEP = HUGE_BYTES
+"""Sizes of segments are multiples of this, so that huge pages take no more than is counted."""
 
+_STEP = 16 << 20
+"""So much is asked for at once."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # Python has no names for them before 3.13
@@ -38,8 +41,8 @@ class Segment:
         self.name = name
         self.fd = fd
         self.capacity_bytes = capacity_bytes
-        self._mapping = mmap.mmap(fd, capacity_bytes)
-        self.memory = memoryview(self._mapping)
+        self._mapping = AlignedMapping(fd, capacity_bytes)
+        self.memory = self._mapping.memory
 
     def open_read_only(self) -> int:
         """A new descriptor that can only be read and mapped privately; the caller closes it. As
@@ -82,9 +85,12 @@ class Segment:
             return start
 
     def touch(self, start: int) -> None:
-        """Has the kernel make all pages from `start` on that are not there yet. Blocks. Raises
-        OutOfCapacity."""
+        """Has the kernel make all pages from `start` on that are not there yet, huge ones where it
+        can. Blocks. Raises OutOfCapacity."""
         try:
+            with HugePages(self.fd, self.memory) as pages:
+                for at in range(-(-start // HUGE_BYTES) * HUGE_BYTES, self.capacity_bytes, _STEP):
+                    pages.make(at, min(at + _STEP, self.capacity_bytes))
             os.posix_fallocate(self.fd, start, self.capacity_bytes - start)
         except OSError as error:
             raise _exhausted(self.capacity_bytes, error) from error
@@ -104,7 +110,6 @@ class Segment:
         if self.fd < 0:
             return
         with suppress(BufferError):
-            self.memory.release()
             self._mapping.close()
         os.close(self.fd)
         self.fd = -1
@@ -132,21 +137,29 @@ def create_segment(
 
     Not `is_touched`: whoever writes it makes its pages, which costs less than to make them before,
     but counts as that process' memory. `owed_bytes` were promised so to others and are not there
-    yet. Blocks for about 0.25 s per GiB, untouched not at all. Raises OutOfCapacity.
+    yet. Blocks for about 0.06 s per GiB in huge pages, 0.25 s in others, untouched not at all.
+    Raises OutOfCapacity.
     """
     _check_available(capacity_bytes + owed_bytes)
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(fd, 0o600)
-        if is_touched:
-            os.posix_fallocate(fd, 0, capacity_bytes)
-        else:
-            os.ftruncate(fd, capacity_bytes)
+        os.ftruncate(fd, capacity_bytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return Segment(name, fd, capacity_bytes)
+        segment = Segment(name, fd, capacity_bytes)
     except OSError as error:
         os.close(fd)
         raise _exhausted(capacity_bytes, error) from error
+    except OutOfCapacity:
+        os.close(fd)
+        raise
+    if is_touched:
+        try:
+            segment.touch(0)
+        except OutOfCapacity:
+            segment.close()
+            raise
+    return segment
 
 
 def _exhausted(capacity_bytes: int, error: OSError) -> OutOfCapacity:

@@ -5,16 +5,18 @@ import blake3
 import pytest
 import xxhash
 
-from tensorcast.movers.memory.digesting import WATCHED_BYTES_MIN, Digest, Digester
+from tensorcast.movers.memory.digesting import AHEAD_BYTES, WATCHED_BYTES_MIN, Digest, Digester
 from tensorcast.movers.memory.memfd import create_segment
 
 MIB = 1 << 20
 SIZE = WATCHED_BYTES_MIN + 5
+AHEAD = AHEAD_BYTES // MIB
+"""Chunks whose pages may be there before they are written."""
 
 
 @pytest.fixture
 def segment():
-    made = create_segment("segment-test", 18 * MIB, is_touched=False)
+    made = create_segment("segment-test", WATCHED_BYTES_MIN + 2 * MIB, is_touched=False)
     yield made
     made.close()
 
@@ -48,10 +50,10 @@ def watched(digester: Digester, chunks: int) -> None:
 def test_chunks_are_digested_behind_the_writer(segment):
     digester = Digester(segment, SIZE)
     digester.watch()
-    os.pwrite(segment.fd, content()[: 5 * MIB], 0)
+    os.pwrite(segment.fd, content()[: (AHEAD + 5) * MIB], 0)
     watched(digester, 5)
     assert sorted(digester._early) == [0, 1, 2, 3, 4]
-    os.pwrite(segment.fd, content()[5 * MIB :], 5 * MIB)
+    os.pwrite(segment.fd, content()[(AHEAD + 5) * MIB :], (AHEAD + 5) * MIB)
     assert digester.finish() == expected(content())
 
 
@@ -59,7 +61,7 @@ def test_what_changes_after_its_digest_is_digested_again(segment):
     digester = Digester(segment, SIZE)
     digester.watch()
     os.pwrite(segment.fd, content(), 0)
-    watched(digester, 16)
+    watched(digester, 10)
     os.pwrite(segment.fd, b"changed", 3 * MIB + 100)
     changed = bytearray(content())
     changed[3 * MIB + 100 : 3 * MIB + 107] = b"changed"

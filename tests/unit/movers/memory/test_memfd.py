@@ -94,6 +94,17 @@ def test_pages_that_are_missing_can_be_made(segment):
     bare.close()
 
 
+@pytest.mark.parametrize("written", [0, 1, SIZE, SIZE + 1, 3 * SIZE])
+def test_memory_takes_what_is_counted_in_whatever_pages(written):
+    made = create_segment("segment-test", 4 * SIZE, is_touched=False)
+    os.pwrite(made.fd, b"x" * written, 0)
+    made.touch(written)
+    assert os.fstat(made.fd).st_blocks * 512 == 4 * SIZE
+    assert made.memory[:written] == b"x" * written
+    assert made.memory[written:] == bytes(4 * SIZE - written)
+    made.close()
+
+
 def test_what_is_promised_to_others_counts():
     with pytest.raises(OutOfCapacity):
         create_segment("segment-test", SIZE, is_touched=False, owed_bytes=1 << 50)
