@@ -357,6 +357,8 @@ class AsyncClient(AsyncBlockCalls):
             stop.set()
             await asyncio.wait([future])
             raise
+        finally:
+            del future  # it holds the error, which holds this frame and those of the callers
 
     def forget_connections(self) -> None:
         """In a forked child: leaves the parent's connections and threads to the parent."""

@@ -71,7 +71,14 @@ def spread(
     with ThreadPoolExecutor(threads, thread_name_prefix="tensorcast storage") as pool:
         futures = [pool.submit(work) for _ in range(threads)]
         wait(futures)
-    return [result for future in futures for result in future.result()]
+    failure = next(filter(None, (future.exception() for future in futures)), None)
+    if failure is None:
+        return [result for future in futures for result in future.result()]
+    try:
+        raise failure
+    finally:
+        # The error holds this frame, and those of the callers: nothing here may hold the error.
+        del failure, futures
 
 
 def _take(source: Iterator[T], lock: threading.Lock, failed: threading.Event) -> Iterator[T]:

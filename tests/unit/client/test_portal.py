@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tensorcast.client.context import Context
 from tensorcast.client.portal import Portal, documented_as
+from tensorcast.client.session import AsyncClient
 from tensorcast.client.sync import Client
 from tensorcast.schema.errors import InvalidArgument, NotFound, Unavailable
+from tensorcast.storage.crew import spread
 
 
 @pytest.fixture
@@ -96,3 +101,40 @@ def test_help_tells_what_the_awaitable_method_says() -> None:
     assert Waiting.close.__doc__ == "Stops the thread. Safe to repeat; not from within the loop."
     assert "With `wait` it returns when" in (Client.put.__doc__ or "")
     assert "`await" not in (Client.put.__doc__ or "")
+
+
+class Held:
+    """Stands for the tensors of a caller."""
+
+
+def is_let_go(fail) -> bool:
+    """Whether the frame that called `fail` is gone once its error is, without the collector."""
+
+    def call() -> weakref.ref[Held]:
+        held = Held()
+        with pytest.raises(InvalidArgument):
+            fail()
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        return call()() is None
+    finally:
+        gc.enable()
+
+
+def refuse(*_: object) -> None:
+    raise InvalidArgument("No.")
+
+
+def test_an_error_does_not_keep_the_frames_that_it_passed(portal):
+    async def refuse_here() -> None:
+        refuse()
+
+    async def refuse_in_thread() -> None:
+        await client.run(refuse)
+
+    client = AsyncClient(Context(cluster="c", nats_url="nats://127.0.0.1:1"))
+    assert is_let_go(lambda: portal.run(refuse_here()))
+    assert is_let_go(lambda: portal.run(refuse_in_thread()))
+    assert is_let_go(lambda: spread(refuse, [1, 2, 3], 2))
