@@ -24,6 +24,7 @@ LIMITS = Limits(
     run_bytes_max=2 * MIB,
     report_bytes_min=MIB,
     reports_max=5,
+    report_s=0.0,
 )
 
 

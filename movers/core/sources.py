@@ -56,8 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     rests that double from `absent_rest_s` on). Each chunk that is waited for may be held back for
     `probe_wait_s`. A source that says nothing for `stall_s` is left when another can do its work.
 
-    What is told: progress at most `reports_max` times and not more often than every
-    `report_bytes_min`."""
+    What is told: progress at most `reports_max` times, and not more often than every
+    `report_bytes_min` and every `report_s`: who pulls from us hears it from us, sooner."""
 
     pulls_in_flight_max: int = 16
     run_bytes_max: int = 32 << 20
@@ -74,6 +74,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 2.0
     reports_max: int = 32
     report_bytes_min: int = 64 << 20
+    report_s: float = 0.1
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

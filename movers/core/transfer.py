@@ -144,7 +144,7 @@ class TransferStatus(StrEnum):
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """State of one transfer. `missing` includes what is in flight; `unreported` are chunks that
-    arrived since the last ReplicaFilled; `transports` counts bytes by transport. Of the lives that
+    arrived since the last ReplicaFilled, at `reported_s`; `transports` counts bytes by transport. Of the lives that
     are no sources any more, those that are `lost` may come back, those that are `banned` sent
     damaged bytes or contradicted themselves."""
 
@@ -155,6 +155,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     missing: ChunkSet
     in_flight: tuple[Pull, ...] = ()
     unreported: ChunkSet = ChunkSet()
+    reported_s: float = 0.0
     lost: Lives = frozenset()
     banned: Lives = frozenset()
     transports: dict[str, int] = {}
@@ -202,6 +203,7 @@ def begin(
         limits=limits,
         sources=admit((), sources, frozenset()),
         missing=missing,
+        reported_s=at_s,
     )
     return _turn(transfer, at_s)
 
@@ -265,7 +267,7 @@ def _progress(transfer: Transfer, progressed: Progressed, at_s: float) -> Turn:
     counted = _arrive(heard, pull, arrived)
     if not counted.missing.ranges or _is_news(transfer, counted):
         return _turn(counted, at_s)
-    reported, events = _report(counted)
+    reported, events = _report(counted, at_s)
     return Turn(transfer=reported, events=events)
 
 
@@ -375,7 +377,7 @@ def _turn(transfer: Transfer, at_s: float) -> Turn:
         in_flight=(*transfer.in_flight, *pulls),
         pulls_posted=transfer.pulls_posted + len(pulls),
     )
-    reported, events = _report(posted)
+    reported, events = _report(posted, at_s)
     return Turn(transfer=reported, pulls=pulls, events=events, leaving=leaving)
 
 
@@ -434,16 +436,18 @@ def _range(manifest: Manifest, first: int, stop: int) -> ByteRange:
     return ByteRange(start, end - start)
 
 
-def _report(transfer: Transfer) -> tuple[Transfer, tuple[Event, ...]]:
-    """A ReplicaFilled when enough has arrived since the last one."""
+def _report(transfer: Transfer, at_s: float) -> tuple[Transfer, tuple[Event, ...]]:
+    """A ReplicaFilled when enough has arrived, and enough time has passed, since the last one."""
     manifest, limits = transfer.manifest, transfer.limits
     every = max(
         -(-manifest.chunks_total // limits.reports_max),
         -(-limits.report_bytes_min // manifest.chunk_bytes),
     )
-    if len(transfer.unreported) < every:
+    is_soon = at_s < transfer.reported_s + limits.report_s
+    if is_soon or len(transfer.unreported) < every:
         return transfer, ()
-    return _flush(transfer)
+    flushed, events = _flush(transfer)
+    return msgspec.structs.replace(flushed, reported_s=at_s), events
 
 
 def _flush(transfer: Transfer) -> tuple[Transfer, tuple[Event, ...]]:

@@ -65,10 +65,13 @@ def test_what_is_added_is_found_where_it_is(written: BlockBoard, read: Board):
     keys, entries = keys_of(32), entries_of(32)
     assert read.look_up(keys) is None
     written.add(keys, entries)
-    flat = read.look_up(keys)
-    assert flat is not None
-    assert [ENTRY.pack(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)] == entries
+    found = read.look_up(keys)
+    assert found is not None
+    assert [ENTRY.pack(*pair) for pair in zip(*found, strict=True)] == entries
     assert read.look_up(list(reversed(keys))) is not None
+    assert not read.shows_none(keys)
+    assert not read.shows_none([*keys_of(1, 99), keys[-1]])
+    assert read.shows_none(keys_of(1, 99))
     assert read.look_up([*keys, *keys_of(1, 99)]) is None
 
 
@@ -92,7 +95,9 @@ def test_a_full_row_leaves_blocks_out_and_breaks_nothing(written: BlockBoard, re
     found = [key for key in keys if read.look_up([key]) is not None]
     assert ROWS_MIN * 2 < len(found) <= ROWS_MIN * 4
     for key in found:
-        assert read.look_up([key]) == ENTRY.unpack(entries_of(count)[keys.index(key)])
+        place, size = ENTRY.unpack(entries_of(count)[keys.index(key)])
+        assert read.look_up([key]) == ((place,), (size,))
+    assert read.look_up(found) is not None  # most of them not in their row's first cell
     written.remove(keys)
     assert all(read.look_up([key]) is None for key in keys)
 

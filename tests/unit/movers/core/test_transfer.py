@@ -1,7 +1,9 @@
 """The transfer machine: tables for what must happen, properties for what may."""
 
+import itertools
 from collections import Counter
 
+import msgspec
 import pytest
 
 from tensorcast.movers.core.laggards import Laggard, Reason
@@ -307,6 +309,20 @@ def test_progress_is_reported_in_few_events():
     assert 1 < len(reports) <= LIMITS.reports_max
     small = finish(start(10, [ready("a", 10)], limits=Limits()))
     assert not [e for e in events_of(small) if isinstance(e, ReplicaFilled)]
+
+
+def test_progress_that_comes_soon_after_a_report_is_reported_later():
+    limits = msgspec.structs.replace(LIMITS, report_s=2.0)
+    turn = start(100, [ready("a", 100)], limits=limits)
+    reported = {}
+    for at_s in range(1, 9):
+        turn = advance(turn.transfer, Completed(pull=turn.transfer.in_flight[0]), float(at_s))
+        reported |= {at_s: len(e.chunks) for e in turn.events}
+    assert all(after - before >= 2 for before, after in itertools.pairwise(reported))
+    assert len(reported) >= 2
+    assert sum(reported.values()) + len(turn.transfer.unreported) == 100 - len(
+        turn.transfer.missing
+    )
 
 
 def test_a_failure_reports_what_has_arrived():
