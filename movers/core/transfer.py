@@ -144,9 +144,9 @@ class TransferStatus(StrEnum):
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """State of one transfer. `missing` includes what is in flight; `unreported` are chunks that
-    arrived since the last ReplicaFilled, at `reported_s`; `transports` counts bytes by transport. Of the lives that
-    are no sources any more, those that are `lost` may come back, those that are `banned` sent
-    damaged bytes or contradicted themselves."""
+    arrived since the last ReplicaFilled, at `reported_s`; `transports` counts bytes by transport.
+    Of the lives that are no sources any more, those that are `lost` may come back, those that are
+    `banned` sent damaged bytes or contradicted themselves."""
 
     target: Target
     manifest: Manifest
