@@ -179,9 +179,9 @@ def adopt_segment(name: str, fd: int) -> Segment:
             raise Corrupt(f"Descriptor {name!r} holds no segment.")
         os.set_inheritable(fd, False)
         return Segment(name, fd, size_bytes)
-    except OSError as error:
+    except (OSError, OutOfCapacity) as error:
         os.close(fd)
-        raise Corrupt(f"Descriptor {name!r} holds no segment: {error.strerror}.") from error
+        raise Corrupt(f"Descriptor {name!r} holds no segment: {error}") from error
     except Corrupt:
         os.close(fd)
         raise
