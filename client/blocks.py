@@ -6,17 +6,18 @@ threads may call; each uses a connection of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import xxhash
 
 from tensorcast.client.blocks_buffers import flat_views, shape_views, write_staged
 from tensorcast.client.blocks_fetch import BlockFetcher
+from tensorcast.client.blocks_guess import BlockGuesses
 from tensorcast.client.blocks_memory import EVERYTHING, WITHOUT_GIL_BYTES, copy_block
 from tensorcast.client.blocks_pool import BlockConnections
 from tensorcast.client.blocks_socket import BlockConnection, Found
-from tensorcast.client.blocks_tcp import BlockPeers
+from tensorcast.client.blocks_tcp import Allocate, BlockPeers
 from tensorcast.schema.block_wire import (
     FRAME_KEYS,
     KEYS_MAX,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Keys = Sequence[BlockKey] | Sequence[bytes]
 
+Missing = dict[int, tuple[str, ...]]
+"""The indexes of blocks that are not here, with the addresses of who may have each, best first."""
+
 PUT_BYTES: Final = 16 << 20
 PUT_BLOCKS: Final = 512
 AGAIN_BYTES: Final = 4 << 20
@@ -55,6 +59,7 @@ class Blocks:
         self._greeting = Greeting(cluster=cluster, actor=actor)
         self._here = BlockConnections(path, node, self._greeting)
         self.peers = BlockPeers(self._greeting)
+        self._guesses = BlockGuesses()
 
     # ---- puts ----------------------------------------------------------------------------------
 
@@ -119,18 +124,17 @@ class Blocks:
         """See `AsyncClient.get_blocks`."""
         packed = pack(keys)
         views: list[memoryview | None] = [None] * len(packed)
-        missing: dict[int, tuple[str, ...]] = dict.fromkeys(range(len(packed)), (address or "",))
-        if address is None:
-            missing = self._view_here(packed, views, verify, anywhere)
-        if missing:
 
-            def allocate(at: int, size: int) -> memoryview:
-                views[at] = memoryview(bytearray(size))
-                return views[at]  # type: ignore[return-value]  # just set
+        def look(wanted: Sequence[int]) -> Missing:
+            return self._view_here(packed, views, wanted, verify, anywhere)
 
-            fetcher = BlockFetcher(self.peers, is_alone=not self._here.is_local)
-            arrived = fetcher.fetch(packed, missing, allocate, may_rest=address is None)
-            for at in missing.keys() - arrived:
+        def allocate(at: int, size: int) -> memoryview:
+            views[at] = memoryview(bytearray(size))
+            return views[at]  # type: ignore[return-value]  # just set
+
+        absent, arrived = self._gather(packed, look, allocate, anywhere, address)
+        if absent or arrived:
+            for at in absent:
                 views[at] = None
             self._adopt(packed, views, arrived if adopt else set())
             views = [None if view is None else view.toreadonly() for view in views]
@@ -138,17 +142,62 @@ class Blocks:
             return views
         return shape_views(views, *_form(dtype, shape))
 
+    def _gather(
+        self,
+        keys: list[bytes],
+        look: Callable[[Sequence[int]], Missing],
+        allocate: Allocate,
+        anywhere: bool,
+        address: str | None,
+    ) -> tuple[set[int], set[int]]:
+        """Blocks from here, where `look` finds those of some indexes and tells who may have the
+        others, and from elsewhere: which are nowhere, and which came from elsewhere."""
+        wanted: Sequence[int] = range(len(keys))
+        arrived: set[int] = set()
+        fetcher = None
+        if address is None:
+            guess = self._guesses.address(keys) if anywhere else None
+            if guess is not None and self._may_guess(keys, guess):
+                fetcher = BlockFetcher(self.peers, is_alone=False)
+                arrived = fetcher.ask_first(guess, keys, allocate)
+                wanted = [at for at in wanted if at not in arrived]
+                self._guesses.judge(keys, is_right=not wanted)
+            missing = look(wanted) if wanted else {}
+        else:
+            missing = dict.fromkeys(wanted, (address,))
+        if missing:
+            fetcher = fetcher or BlockFetcher(self.peers, is_alone=not self._here.is_local)
+            late = fetcher.fetch(keys, missing, allocate, may_rest=address is None)
+            if address is None:
+                self._guesses.learn(keys, missing, late)
+            arrived |= late
+        return missing.keys() - arrived, arrived
+
+    def _may_guess(self, keys: list[bytes], address: str) -> bool:
+        """Whether a node that probably has these blocks may be asked before the mover here: this
+        one shows none of them, and that one has not just failed."""
+        if self.peers.is_resting(address):
+            return False
+        return self._here.use(lambda here: here.shows_none(keys), is_viewing=True)
+
     def _view_here(
-        self, keys: list[bytes], views: list[memoryview | None], verify: bool, anywhere: bool
-    ) -> dict[int, tuple[str, ...]]:
+        self,
+        keys: list[bytes],
+        views: list[memoryview | None],
+        wanted: Sequence[int],
+        verify: bool,
+        anywhere: bool,
+    ) -> Missing:
         """Fills `views` with what this node has; the others, and who may have them."""
 
-        def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
-            missing: dict[int, tuple[str, ...]] = {}
-            for first in range(0, len(keys), FRAME_KEYS):
-                part = keys[first : first + FRAME_KEYS]
+        def work(connection: BlockConnection) -> Missing:
+            missing: Missing = {}
+            for first in range(0, len(wanted), FRAME_KEYS):
+                numbers = wanted[first : first + FRAME_KEYS]
+                part = [keys[at] for at in numbers]
                 found = connection.find(part, shortly=False, digests=verify, elsewhere=anywhere)
-                views[first : first + len(part)] = connection.views(found)
+                for at, view in zip(numbers, connection.views(found), strict=True):
+                    views[at] = view
                 if not verify and 0 not in found.addresses:
                     continue
                 absent = [n for n, address in enumerate(found.addresses) if not address]
@@ -156,9 +205,9 @@ class Blocks:
                     damaged = find_damaged(found)
                     _tell_here(connection, [part[n] for n in damaged])
                     for n in damaged:
-                        views[first + n] = None
+                        views[numbers[n]] = None
                     absent += damaged
-                missing.update(_others(first, absent, found.elsewhere))
+                missing.update(_others(numbers, absent, found.elsewhere))
             return missing
 
         return self._here.use(work, is_viewing=True)
@@ -176,38 +225,42 @@ class Blocks:
         """See `AsyncClient.get_blocks` (`into`)."""
         packed = pack(keys)
         views, kept = flat_views(targets, len(packed), write=True)
-        missing: dict[int, tuple[str, ...]] = dict.fromkeys(range(len(packed)), (address or "",))
-        if address is None:
-            missing = self._copy_here(packed, views, verify, anywhere)
+
+        def look(wanted: Sequence[int]) -> Missing:
+            return self._copy_here(packed, views, wanted, verify, anywhere)
+
+        def allocate(at: int, size: int) -> memoryview:
+            check_size(at, size, views[at])
+            return views[at]
+
+        absent, arrived = self._gather(packed, look, allocate, anywhere, address)
+        if adopt:
+            self._adopt(packed, views, arrived)
         is_there = [True] * len(packed)
-        if missing:
-
-            def allocate(at: int, size: int) -> memoryview:
-                check_size(at, size, views[at])
-                return views[at]
-
-            fetcher = BlockFetcher(self.peers, is_alone=not self._here.is_local)
-            arrived = fetcher.fetch(packed, missing, allocate, may_rest=address is None)
-            self._adopt(packed, views, arrived if adopt else set())
-            for at in missing.keys() - arrived:
-                is_there[at] = False
+        for at in absent:
+            is_there[at] = False
         write_staged(kept)
         return is_there
 
     def _copy_here(
-        self, keys: list[bytes], targets: list[memoryview], verify: bool, anywhere: bool
-    ) -> dict[int, tuple[str, ...]]:
+        self,
+        keys: list[bytes],
+        targets: list[memoryview],
+        wanted: Sequence[int],
+        verify: bool,
+        anywhere: bool,
+    ) -> Missing:
         """Fills `targets` with what this node has; the others, and who may have them."""
 
-        def work(connection: BlockConnection) -> dict[int, tuple[str, ...]]:
-            missing: dict[int, tuple[str, ...]] = {}
-            for first in range(0, len(keys), FRAME_KEYS):
-                wanted = list(range(first, min(first + FRAME_KEYS, len(keys))))
-                while wanted:
-                    absent = _copy_part(connection, keys, targets, wanted, verify, anywhere)
+        def work(connection: BlockConnection) -> Missing:
+            missing: Missing = {}
+            for first in range(0, len(wanted), FRAME_KEYS):
+                some = wanted[first : first + FRAME_KEYS]
+                while some:
+                    absent = _copy_part(connection, keys, targets, some, verify, anywhere)
                     left = list(absent)
-                    copied = sum(targets[at].nbytes for at in set(wanted) - absent.keys())
-                    wanted = left if copied >= AGAIN_BYTES else []
+                    copied = sum(targets[at].nbytes for at in set(some) - absent.keys())
+                    some = left if copied >= AGAIN_BYTES else []
                 missing.update(absent)
             return missing
 
@@ -279,7 +332,9 @@ class Blocks:
 
 def pack(keys: Keys) -> list[bytes]:
     """The binary forms of keys; those that are packed already stay. Raises InvalidArgument."""
-    if isinstance(keys, bytes | str | BlockKey) or not isinstance(keys, Iterable):
+    if type(keys) is not list and (  # as a rule it is one: the others take longer to tell
+        isinstance(keys, bytes | str | BlockKey) or not isinstance(keys, Iterable)
+    ):
         raise InvalidArgument("The keys are no sequence.", hint="Give a list of keys.")
     found: list[BlockKey | bytes] = list(keys)
     if set(map(type, found)) <= _PACKED:
@@ -339,10 +394,10 @@ def _copy_part(
     connection: BlockConnection,
     keys: list[bytes],
     targets: list[memoryview],
-    wanted: list[int],
+    wanted: Sequence[int],
     verify: bool,
     anywhere: bool,
-) -> dict[int, tuple[str, ...]]:
+) -> Missing:
     """Fills the targets of the blocks at `wanted` that are here; the others, and who may have
     them. While it copies, nothing of it can be overwritten."""
     part = [keys[at] for at in wanted]
@@ -360,7 +415,7 @@ def _copy_part(
         ]
         _tell_here(connection, [part[n] for n in damaged])
         absent += damaged
-    return {wanted[n]: names for n, names in _others(0, absent, found.elsewhere).items()}
+    return _others(wanted, absent, found.elsewhere)
 
 
 def _tell_here(connection: BlockConnection, damaged: list[bytes]) -> None:
@@ -389,12 +444,10 @@ def check_size(at: int, size: int, target: memoryview) -> None:
         )
 
 
-def _others(
-    first: int, absent: Sequence[int], elsewhere: Elsewhere | None
-) -> dict[int, tuple[str, ...]]:
+def _others(numbers: Sequence[int], absent: Sequence[int], elsewhere: Elsewhere | None) -> Missing:
     if elsewhere is None:
-        return dict.fromkeys((first + n for n in absent), ())
-    return {first + n: elsewhere.of(n) for n in absent}
+        return dict.fromkeys((numbers[n] for n in absent), ())
+    return {numbers[n]: elsewhere.of(n) for n in absent}
 
 
 def _form(

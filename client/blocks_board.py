@@ -34,6 +34,7 @@ SCRATCH: Final = 1024
 """The first pins are for reads that end within one call."""
 CHUNK: Final = 16
 CHUNKS: Final = (PINS - SCRATCH) // CHUNK
+_NO_CELL: Final = bytes(ENTRY_END)
 _NOTHING: Final = array("Q", bytes(8 * SCRATCH))
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,25 +58,44 @@ class Board:
         """Rises before anything is taken off."""
         return int(self._removals[0])
 
-    def look_up(self, keys: Sequence[bytes]) -> tuple[int, ...] | None:
-        """Place, size, place, size ... of the blocks; None unless all are on the board."""
+    def shows_none(self, keys: Sequence[bytes]) -> bool:
+        """Whether none of the blocks is on the board."""
         rows, mask = self._rows, self._mask
         prints = [key_print(key) for key in keys]
-        found: list[bytes] = []
         for number, print_ in zip(row_numbers(prints), prints, strict=True):
             at = ((number & mask) + 1) << ROW_SHIFT
-            row = rows[at : at + ROW_BYTES]
-            cell = row.find(print_)
-            if cell < 0:
-                return None
-            found.append(row[cell + PRINT_BYTES : cell + ENTRY_END])
-        flat = _entries(len(keys)).unpack(b"".join(found))
-        return None if 0 in flat else flat  # one that is just being written shows zeros
+            if print_ in rows[at : at + ROW_BYTES]:
+                return False
+        return True
+
+    def look_up(self, keys: Sequence[bytes]) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The places and the sizes of the blocks; None unless all are on the board."""
+        rows, mask = self._rows, self._mask
+        prints = tuple(map(key_print, keys))
+        starts = [((number & mask) + 1) << ROW_SHIFT for number in row_numbers(prints)]
+        cells = [rows[at : at + ENTRY_END] for at in starts]  # as a rule a row's first one
+        form = _cells(len(keys))
+        flat = form.unpack(b"".join(cells))
+        if flat[::3] != prints:
+            for n, (shown, print_) in enumerate(zip(flat[::3], prints, strict=True)):
+                if shown != print_:
+                    cells[n] = self._find_cell(starts[n], print_)
+            flat = form.unpack(b"".join(cells))
+        places, sizes = flat[1::3], flat[2::3]
+        if 0 in sizes or 0 in places:  # not there, or just being written
+            return None
+        return places, sizes
+
+    def _find_cell(self, start: int, print_: bytes) -> bytes:
+        """The cell of a block in the row that begins there; zeros when it has none."""
+        row = self._rows[start : start + ROW_BYTES]
+        at = row.find(print_)
+        return row[at : at + ENTRY_END] if at >= 0 else _NO_CELL
 
 
 @lru_cache(maxsize=64)
-def _entries(count: int) -> Struct:
-    return Struct("<" + "QI" * count)
+def _cells(count: int) -> Struct:
+    return Struct("<" + f"{PRINT_BYTES}sQI" * count)
 
 
 class Pins:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tensorcast.client.blocks_memory import EVERYTHING
@@ -23,26 +24,25 @@ if TYPE_CHECKING:
     Block: TypeAlias = torch.Tensor | Buffer
 
 
+_SIZE = attrgetter("nbytes")
+_VIEWS = {memoryview}
+
+
 def flat_views(
     blocks: Sequence[Block] | Block, count: int, *, write: bool
 ) -> tuple[list[memoryview], list[object]]:
     """A flat view for each of `count` blocks, and what must live as long as they are used. One
     tensor or array for all is cut along its first dimension. Raises InvalidArgument."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(blocks, torch.Tensor):
-        blocks = list(blocks.unbind(0)) if blocks.dim() else [blocks]
-    elif not isinstance(blocks, list | tuple) and hasattr(blocks, "__array_interface__"):
-        blocks = list(cast("Sequence[Block]", blocks))
-    if not isinstance(blocks, Sequence) or isinstance(blocks, bytes | bytearray | memoryview):
-        raise InvalidArgument("The blocks are no sequence.", hint="Give one block for each key.")
+    if type(blocks) is not list:
+        blocks = _as_sequence(blocks)
     if len(blocks) != count:
         raise InvalidArgument(f"There are {count} keys and {len(blocks)} blocks.")
     kept: list[object] = []
-    views = [
-        block if type(block) is memoryview and _is_flat(block) else _flat_view(block, kept, write)
-        for block in blocks
-    ]
-    sizes = {view.nbytes for view in views}
+    if set(map(type, blocks)) == _VIEWS and all(map(_is_flat, cast("list[memoryview]", blocks))):
+        views = cast("list[memoryview]", list(blocks))
+    else:
+        views = [_flat_view(block, kept, write) for block in blocks]
+    sizes = set(map(_SIZE, views))
     if views and not 0 < min(sizes) <= max(sizes) <= BLOCK_BYTES_MAX:
         wrong = max(sizes) if min(sizes) else 0
         raise InvalidArgument(
@@ -52,6 +52,17 @@ def flat_views(
     if write and any([view.readonly for view in views]):
         raise InvalidArgument("A block's target is read-only.", hint="Give memory to write to.")
     return views, kept
+
+
+def _as_sequence(blocks: Sequence[Block] | Block) -> Sequence[Block]:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(blocks, torch.Tensor):
+        return list(blocks.unbind(0)) if blocks.dim() else [blocks]
+    if not isinstance(blocks, list | tuple) and hasattr(blocks, "__array_interface__"):
+        return list(cast("Sequence[Block]", blocks))
+    if not isinstance(blocks, Sequence) or isinstance(blocks, bytes | bytearray | memoryview):
+        raise InvalidArgument("The blocks are no sequence.", hint="Give one block for each key.")
+    return blocks
 
 
 def _is_flat(view: memoryview) -> bool:

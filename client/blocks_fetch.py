@@ -29,12 +29,32 @@ class _Fetched(NamedTuple):
 
 
 class BlockFetcher:
-    """`is_alone`: there is no mover here that says who has what, so the nodes are asked for it, and
-    one that fails is an error."""
+    """For one get: nobody is asked twice for a block, and the patience with silent nodes is shared
+    by all its fetches. `is_alone`: there is no mover here that says who has what, so the nodes are
+    asked for it, and one that fails is an error."""
 
     def __init__(self, peers: BlockPeers, *, is_alone: bool) -> None:
         self._peers = peers
         self._is_alone = is_alone
+        self._asked: set[tuple[int, str]] = set()
+        self._patience_s = blocks_tcp.STALL_S
+
+    def ask_first(self, address: str, keys: list[bytes], allocate: Allocate) -> set[int]:
+        """What one node has of at most FRAME_KEYS blocks, before anybody has said who has them; the
+        indexes of those that arrived. A node that fails has nothing. Raises InvalidArgument."""
+        began_s = time.monotonic()
+        try:
+            found, damaged, _ = self._peers.use(address, lambda peer: peer.fetch(keys, allocate))
+        except InvalidArgument:
+            raise
+        except TensorCastError:
+            self._lose_patience(began_s)
+            found, damaged = [], []
+        if damaged:
+            self._tell_damaged(address, [keys[n] for n in damaged])
+        if len(found) < len(keys):
+            self._asked.update([(n, address) for n in range(len(keys))])
+        return set(found)
 
     def fetch(
         self,
@@ -48,35 +68,33 @@ class BlockFetcher:
         that arrived. A node that fails or lacks some is followed by the next one that is named for
         a block, which may be silent for what is left of the patience."""
         arrived: set[int] = set()
-        asked: set[tuple[int, str]] = set()
         open_ = {at: names for at, names in missing.items() if any(names)}
         failed: TensorCastError | None = None
-        patience_s = blocks_tcp.STALL_S
-        while groups := self._choose(open_, asked, may_rest=may_rest):
+        while groups := self._choose(open_, may_rest=may_rest):
             began_s = time.monotonic()
-            for one in self._ask_all(groups, keys, allocate, patience_s):
+            for one in self._ask_all(groups, keys, allocate):
                 arrived |= one.arrived
                 for at, names in one.more.items():
                     open_[at] = (*open_[at], *names)
                 failed = one.failed or failed
             if failed is not None:
-                left_s = patience_s - (time.monotonic() - began_s)
-                patience_s = min(patience_s, max(PATIENCE_S_MIN, left_s))
+                self._lose_patience(began_s)
             open_ = {at: names for at, names in open_.items() if at not in arrived}
         if failed is not None and not arrived and self._is_alone:
             raise failed
         return arrived
 
+    def _lose_patience(self, began_s: float) -> None:
+        left_s = self._patience_s - (time.monotonic() - began_s)
+        self._patience_s = min(self._patience_s, max(PATIENCE_S_MIN, left_s))
+
     def _choose(
-        self,
-        wanted: dict[int, tuple[str, ...]],
-        asked: set[tuple[int, str]],
-        *,
-        may_rest: bool,
+        self, wanted: dict[int, tuple[str, ...]], *, may_rest: bool
     ) -> dict[str, list[int]]:
         """Whom to ask for which blocks next, which counts as asked. With `may_rest` a node that
         failed a short time ago is not asked."""
         groups: dict[str, list[int]] = {}
+        asked = self._asked
         for at, names in wanted.items():
             for name in names:
                 if (at, name) in asked or (may_rest and self._peers.is_resting(name)):
@@ -87,12 +105,12 @@ class BlockFetcher:
         return groups
 
     def _ask_all(
-        self, groups: dict[str, list[int]], keys: list[bytes], allocate: Allocate, patience_s: float
+        self, groups: dict[str, list[int]], keys: list[bytes], allocate: Allocate
     ) -> list[_Fetched]:
         """Asks all nodes at the same time."""
 
         def work(name: str) -> _Fetched:
-            return self._fetch_from(name, keys, groups[name], allocate, patience_s)
+            return self._fetch_from(name, keys, groups[name], allocate)
 
         if len(groups) == 1:
             return [work(name) for name in groups]
@@ -105,14 +123,13 @@ class BlockFetcher:
         keys: list[bytes],
         indexes: list[int],
         allocate: Allocate,
-        patience_s: float,
     ) -> _Fetched:
         """What a node has, until it fails. Raises InvalidArgument."""
         found = _Fetched(set(), {}, None)
         for start in range(0, len(indexes), FRAME_KEYS):
             part = indexes[start : start + FRAME_KEYS]
             try:
-                self._fetch_part(address, keys, part, allocate, patience_s, found)
+                self._fetch_part(address, keys, part, allocate, found)
             except InvalidArgument:
                 raise
             except TensorCastError as error:
@@ -125,7 +142,6 @@ class BlockFetcher:
         keys: list[bytes],
         indexes: list[int],
         allocate: Allocate,
-        patience_s: float,
         found: _Fetched,
     ) -> None:
         def work(peer: BlockPeer) -> Fetched:
@@ -135,7 +151,7 @@ class BlockFetcher:
                 elsewhere=self._is_alone,
             )
 
-        arrived, damaged, others = self._peers.use(address, work, patience_s)
+        arrived, damaged, others = self._peers.use(address, work, self._patience_s)
         found.arrived.update(indexes[n] for n in arrived)
         if damaged:
             self._tell_damaged(address, [keys[indexes[n]] for n in damaged])

@@ -73,6 +73,17 @@ def copy_block(target: memoryview, source: memoryview) -> None:
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
+def write_blocks(addresses: Sequence[int], sources: Sequence[memoryview]) -> None:
+    """Copies blocks to where they belong in this process' memory."""
+    everything = EVERYTHING
+    for address, source in zip(addresses, sources, strict=True):
+        size = source.nbytes
+        if size < WITHOUT_GIL_BYTES:
+            everything[address : address + size] = source
+        else:
+            copy_block(everything[address : address + size], source)
+
+
 class _Slab:
     def __init__(self, descriptors: Sequence[int], size_bytes: int) -> None:
         self._size_bytes = size_bytes

@@ -13,16 +13,11 @@ import time
 import weakref
 from array import array
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tensorcast.client.blocks_board import SCRATCH, Board, Pins, register_for_barriers
-from tensorcast.client.blocks_memory import (
-    EVERYTHING,
-    WITHOUT_GIL_BYTES,
-    Leases,
-    Slabs,
-    copy_block,
-)
+from tensorcast.client.blocks_memory import Leases, Slabs, write_blocks
 from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
     ENTRY,
@@ -62,6 +57,7 @@ USED_MAX: Final = 64
 OVERLAP_BYTES: Final = 256 << 10
 """From so many bytes on, a put's copy hides the mover's answer."""
 
+_SIZE = attrgetter("nbytes")
 _TIMEVAL = struct.Struct("ll")
 _ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
 
@@ -144,6 +140,8 @@ class FrameChannel:
 
     def _need(self, size_bytes: int) -> None:
         """Receives until so many bytes follow in the buffer."""
+        if self._filled - self._at >= size_bytes:
+            return
         if self._at == self._filled:
             self._at = self._filled = 0
         if self._at + size_bytes > len(self.buffer):
@@ -222,6 +220,11 @@ class BlockConnection(FrameChannel):
                 return found
         return self._ask(keys, digests, elsewhere)
 
+    def shows_none(self, keys: Sequence[bytes]) -> bool:
+        """Whether there is a board and none of these blocks is on it; nothing is asked."""
+        board = self._board
+        return board is not None and not self.slabs.has_ended and board.shows_none(keys)
+
     def _find_on_board(self, keys: Sequence[bytes], shortly: bool) -> Found | None:
         board, pins = self._board, self._pins
         if board is None or pins is None or not 0 < len(keys) <= SCRATCH:
@@ -229,10 +232,10 @@ class BlockConnection(FrameChannel):
         if self.slabs.has_ended:
             raise self._lost()
         before = board.removals
-        flat = board.look_up(keys)
-        if flat is None:
+        cells = board.look_up(keys)
+        if cells is None:
             return None
-        places = flat[::2]
+        places, sizes = cells
         tag = 0
         if shortly:
             pins.pin_shortly(array("Q", places))
@@ -240,12 +243,12 @@ class BlockConnection(FrameChannel):
             tag = self._next_tag()
             if not pins.hold(tag, array("Q", places)):
                 return None
-        found = Found(tag, (), flat[1::2], (), None, places)
+        found = Found(tag, (), sizes, (), None, places)
         if board.removals != before:  # perhaps a block of these: ask
             self.release(found)
             return None
         self._note_use(keys)
-        return found._replace(addresses=self._addresses(places))
+        return Found(tag, self._addresses(places), sizes, (), None, places)
 
     def _note_use(self, keys: Sequence[bytes]) -> None:
         used = self.slabs.used
@@ -330,7 +333,7 @@ class BlockConnection(FrameChannel):
         for first, stop in parts:
             part = sources[first:stop]
             size = part[0].nbytes
-            is_even = len({source.nbytes for source in part}) == 1
+            is_even = len(set(map(_SIZE, part))) == 1
             is_ahead = self.is_sure and is_even and len(self.spares.get(size, ())) >= len(part)
             put = self._put_ahead if is_ahead else self._put_asked
             found = put(keys[first:stop], part, priority)
@@ -367,11 +370,11 @@ class BlockConnection(FrameChannel):
         is_small = self._pins is None or count * size < OVERLAP_BYTES
         flags = Flag.PROPOSED | (Flag.WRITTEN if is_small else 0) | priority << PRIORITY_SHIFT
         if is_small:
-            _write(addresses, sources)
+            write_blocks(addresses, sources)
         request = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags, tag=tag)
         self.send(self._take_owed() + request)
         if not is_small:
-            _write(addresses, sources)
+            write_blocks(addresses, sources)
         head, at = self.receive(Op.STORED)
         end = at + head.size
         states = bytes(self.buffer[at : at + count])
@@ -401,7 +404,7 @@ class BlockConnection(FrameChannel):
         self._take_spares(at + count + count * ENTRY.size, end, sources[0].nbytes)
         addresses = self._addresses(places, write=True)
         wanted = [at for at, state in enumerate(states) if state == State.WANTED]
-        _write([addresses[at] for at in wanted], [sources[at] for at in wanted])
+        write_blocks([addresses[at] for at in wanted], [sources[at] for at in wanted])
         self._owed = pack_frame(Op.FILLED, tag=tag)
         return states
 
@@ -487,13 +490,3 @@ class BlockConnection(FrameChannel):
             raise self._lost()
         self.buffer[:size] = body
         return parse_head(self.buffer), HEAD.size, descriptors
-
-
-def _write(addresses: Sequence[int], sources: Sequence[memoryview]) -> None:
-    everything = EVERYTHING
-    for address, source in zip(addresses, sources, strict=True):
-        size = source.nbytes
-        if size < WITHOUT_GIL_BYTES:
-            everything[address : address + size] = source
-        else:
-            copy_block(everything[address : address + size], source)

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import xxhash
@@ -53,6 +53,7 @@ BUFFERS_MAX: Final = 64
 """So many blocks are received with one call, but not more bytes than PIECE_BYTES unless one is
 larger: what is checked must still be in the cache."""
 
+_ROW_BYTES: Final = ENTRY.size + DIGEST_BYTES
 _TIMEVAL: Final = struct.Struct("ll")
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 """Of the kernel's `tcp_info`: milliseconds since the last bytes came."""
@@ -83,7 +84,7 @@ class BlockPeer(FrameChannel):
 
     def receive(self, op: int, body_bytes: int = 0) -> tuple[Head, int]:
         """As for every channel; the frame is what was sent. Raises Corrupt."""
-        head, at = super().receive(op, body_bytes + CHECK_BYTES)
+        head, at = FrameChannel.receive(self, op, body_bytes + CHECK_BYTES)
         return open_seal(self.buffer, at, head), at
 
     def fetch(
@@ -99,7 +100,7 @@ class BlockPeer(FrameChannel):
         others: list[tuple[int, Elsewhere | None]] = []
         first = 0
         while True:
-            size = min(FETCH_BLOCKS, len(keys) - first) * (ENTRY.size + DIGEST_BYTES)
+            size = min(FETCH_BLOCKS, len(keys) - first) * _ROW_BYTES
             head, at = self.receive(Op.FOUND, size)
             end = at + head.size
             if first + head.total > len(keys):
@@ -156,30 +157,22 @@ class BlockPeer(FrameChannel):
         self.ask(pack_frame(Op.EVICT, beginning, flags=Flag.SPACE))
         return self.receive(Op.STATES)[0].total
 
-    def _receive_blocks(
-        self, targets: list[memoryview], digests: Sequence[bytes]
-    ) -> Iterator[bool]:
+    def _receive_blocks(self, targets: list[memoryview], digests: Sequence[bytes]) -> list[bool]:
         """Fills the targets in order; whether each matches its digest."""
         good: list[bool] = []
-        first = 0
-        while first < len(targets):
-            stop, size = first + 1, targets[first].nbytes
-            while stop < len(targets) and stop - first < BUFFERS_MAX:
-                size += targets[stop].nbytes
-                if size > PIECE_BYTES:
-                    break
-                stop += 1
-            self._receive_group(targets[first:stop])
+        for first, stop in group(targets):
+            part = targets[first:stop]
+            self._receive_group(part)
             good += [
                 xxhash.xxh3_64_digest(target) == digest
-                for target, digest in zip(targets[first:stop], digests[first:stop], strict=True)
+                for target, digest in zip(part, digests[first:stop], strict=True)
             ]
-            first = stop
-        return iter(good)
+        return good
 
     def _receive_group(self, targets: list[memoryview]) -> None:
         rest = targets
-        while rest:
+        wanted = sum([target.nbytes for target in targets])
+        while wanted:
             try:
                 got = self.socket.recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
             except BlockingIOError as error:
@@ -188,8 +181,9 @@ class BlockPeer(FrameChannel):
                 raise self._lost() from error
             if not got:
                 raise self._lost()
-            rest = skip(rest, got)
-            if rest:
+            wanted -= got
+            if wanted:
+                rest = skip(rest, got)
                 self._await_more()
 
     def _await_more(self) -> None:
@@ -215,6 +209,20 @@ class BlockPeer(FrameChannel):
     def close(self) -> None:
         """Safe to repeat."""
         self.socket.close()
+
+
+def group(targets: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """Ranges of blocks that are received with one call each."""
+    ends: list[int] = []
+    count = size = 0
+    for at, target in enumerate(targets):
+        count, size = count + 1, size + target.nbytes
+        if count > 1 and (size > PIECE_BYTES or count > BUFFERS_MAX):
+            ends.append(at)
+            count, size = 1, target.nbytes
+    if not targets:
+        return []
+    return list(zip([0, *ends], [*ends, len(targets)], strict=True))
 
 
 def skip(buffers: list[memoryview], count: int) -> list[memoryview]:
@@ -249,8 +257,7 @@ class BlockPeers:
         long it may be silent, if not STALL_S. Raises Unavailable, Timeout, Corrupt,
         PermissionDenied, and what `work` raises."""
         limit_s = STALL_S if patience_s is None else patience_s
-        with self._lock:
-            peer = self._idle.get(address, []).pop() if self._idle.get(address) else None
+        peer = self._take_idle(address)
         try:
             if peer is not None:
                 peer.limit(limit_s)
@@ -260,6 +267,12 @@ class BlockPeers:
         except (Unavailable, Timeout, Corrupt, PermissionDenied):
             self._rest(address)
             raise
+
+    def _take_idle(self, address: str) -> BlockPeer | None:
+        try:
+            return self._idle[address].pop()
+        except (KeyError, IndexError):
+            return None
 
     def _try(self, address: str, peer: BlockPeer, work: Callable[[BlockPeer], T]) -> T:
         try:

@@ -244,7 +244,7 @@ def pack_numbers(op: Op, form: str, numbers: Sequence[int]) -> bytes:
 
 def parse_head(buffer: bytes | bytearray | memoryview, at: int = 0) -> Head:
     """The head of a frame. Raises Corrupt for sizes beyond the limits."""
-    head = Head(*HEAD.unpack_from(buffer, at))
+    head = Head._make(HEAD.unpack_from(buffer, at))
     if head.size > FRAME_BYTES_MAX or head.total > KEYS_MAX or head.key_bytes > PACKED_BYTES_MAX:
         raise Corrupt(f"A frame of {head.size} bytes with {head.total} keys is beyond the limits.")
     return head
@@ -261,11 +261,14 @@ def open_seal(buffer: bytearray, at: int, head: Head) -> Head:
     """The head of a sealed frame whose body begins at `at`, as if it had no seal. Raises Corrupt
     when it is not what was sent."""
     stop = at + head.size - CHECK_BYTES
+    if head.size < CHECK_BYTES:
+        raise Corrupt("A frame about blocks is shorter than its checksum.")
     with memoryview(buffer) as memory:
-        made = xxhash.xxh3_64_digest(memory[at - HEAD.size : max(at, stop)])
-        if head.size < CHECK_BYTES or made != memory[stop : stop + CHECK_BYTES]:
-            raise Corrupt("A frame about blocks was changed on its way.")
-    return head._replace(size=head.size - CHECK_BYTES)
+        made = xxhash.xxh3_64_digest(memory[at - HEAD.size : stop])
+    if made != buffer[stop : stop + CHECK_BYTES]:
+        raise Corrupt("A frame about blocks was changed on its way.")
+    size, op, flags, key_bytes, total, tag = head
+    return Head(size - CHECK_BYTES, op, flags, key_bytes, total, tag)
 
 
 def join_keys(keys: Sequence[bytes]) -> tuple[int, bytes]:

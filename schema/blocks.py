@@ -15,6 +15,8 @@ import msgspec
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 
 SPACE_BYTES_MAX = 64
+SHOWN_MAX = 2 * SPACE_BYTES_MAX
+"""So many characters of a wrong value are shown in a sentence."""
 PREFIX_BYTES_MIN = 8
 PREFIX_BYTES_MAX = 32
 PART_MAX = 0xFFFF
@@ -23,6 +25,7 @@ BLOCK_BYTES_MAX = 64 << 20
 DIGEST_BYTES = 8
 """A block's digest: XXH3-64, big-endian."""
 
+_BYTES = {bytes}
 _PART = struct.Struct(">HH")
 PACKED_BYTES_MIN = 1 + 1 + _PART.size + PREFIX_BYTES_MIN
 PACKED_BYTES_MAX = 1 + SPACE_BYTES_MAX + _PART.size + PREFIX_BYTES_MAX
@@ -73,8 +76,10 @@ def pack_keys(
     InvalidArgument."""
     part = pack_part(space, layer_group, rank)
     found = list(prefixes)
-    for prefix in found:
-        _check_prefix(prefix)
+    lengths = set(map(len, found)) if set(map(type, found)) == _BYTES else {0}
+    if not PREFIX_BYTES_MIN <= min(lengths) <= max(lengths) <= PREFIX_BYTES_MAX:
+        for prefix in found:  # says which
+            _check_prefix(prefix)
     return [part + prefix for prefix in found]
 
 
@@ -127,7 +132,7 @@ def _check_space(space: str) -> None:
     is_text = isinstance(space, str) and space.isascii() and space.isprintable()
     if not is_text or not 0 < len(space) <= SPACE_BYTES_MAX or " " in space:
         raise InvalidArgument(
-            f"{space!r} is no space of blocks.",
+            f"{_shorten(space)} is no space of blocks.",
             hint=f"Use 1 to {SPACE_BYTES_MAX} printable ASCII characters without blanks.",
         )
 
@@ -141,6 +146,13 @@ def _check_prefix(prefix: bytes) -> None:
     is_hash = isinstance(prefix, bytes)
     if not is_hash or not PREFIX_BYTES_MIN <= len(prefix) <= PREFIX_BYTES_MAX:
         raise InvalidArgument(
-            f"The prefix hash is {prefix!r}.",
+            f"The prefix hash is {_shorten(prefix)}.",
             hint=f"Use {PREFIX_BYTES_MIN} to {PREFIX_BYTES_MAX} bytes.",
         )
+
+
+def _shorten(value: object) -> str:
+    """A value as it is shown in a sentence."""
+    text = repr(value)
+    size = f" (of {len(value)})" if isinstance(value, str | bytes) else ""
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}...{size}"

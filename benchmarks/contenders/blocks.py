@@ -4,6 +4,7 @@ the `*_store` modules: a class with
     serve(options)            starts servers, if it needs any; answers what clients must know
     Store(options, facts, ends, is_producer)    a client
     put(keys, views), get(keys, views), view(keys) -> buffers, remove(keys), close()
+    name(keys) -> keys        what the system takes for a key in place of a text, if it does
     version                   of what is measured
 
 Standard library only, so that it runs in every environment.
@@ -34,9 +35,10 @@ class Side:
     def __init__(self, options) -> None:
         self.ends = Ends(options)
 
-    def keys(self, work, turn):
+    def keys(self, work, turn, store):
         about = self.ends.works[work]
-        return [f"{about['space']}-{turn}-{n:05}" for n in range(about["blocks"])]
+        names = [f"{about['space']}-{turn}-{n:05}" for n in range(about["blocks"])]
+        return store.name(names) if hasattr(store, "name") else names
 
     def views(self, memory, work):
         block = self.ends.works[work]["block"]
@@ -65,13 +67,13 @@ class Producer:
         return {}
 
     def put(self, work, turn):
-        keys = self.side.keys(work, turn)
+        keys = self.side.keys(work, turn, self.store)
         views = self.side.views(self.side.ends.source, work)
         latencies = self.side.in_batches(work, self.store.put, keys, views)
         return summarize(latencies, self.side.ends.works[work]["batch"])
 
     def remove(self, work, turn):
-        self.store.remove(self.side.keys(work, turn))
+        self.store.remove(self.side.keys(work, turn, self.store))
 
     def settle(self):
         if hasattr(self.store, "settle"):
@@ -105,13 +107,13 @@ class Consumer:
                 self.producer.call("put", work=work, turn=turn)
                 self.producer.call("settle")
         if about["kind"] != "put" and hasattr(self.store, "expect"):
-            self.store.expect(self.side.keys(work, turn))
+            self.store.expect(self.side.keys(work, turn, self.store))
 
     def run(self, work, turn):
         about = self.side.ends.works[work]
         if about["kind"] == "put":
             return self.producer.call("put", work=work, turn=turn)
-        keys = self.side.keys(work, turn)
+        keys = self.side.keys(work, turn, self.store)
         if about["kind"] == "view":
             self.found = []
             view = lambda names: self.found.append(self.store.view(names))  # noqa: E731

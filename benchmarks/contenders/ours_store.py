@@ -31,9 +31,12 @@ class OneNode:
         self.pids = facts["pids"]
         self.client = reach(facts, "n1" if is_producer else self.reader)
 
-    def pack(self, keys):
-        """An engine's hash is 8 to 32 bytes; the names of the blocks are made to fit."""
-        return pack_keys("bench", [key.encode().rjust(16, b".")[-32:] for key in keys])
+    def name(self, keys):
+        """The hashes that an engine would have: 8 to 32 bytes. Not timed; packing them is."""
+        return [key.encode().rjust(16, b".")[-32:] for key in keys]
+
+    def pack(self, hashes):
+        return pack_keys("bench", hashes)
 
     def put(self, keys, views):
         stored = self.client.put_blocks(self.pack(keys), views)

@@ -2,7 +2,8 @@
 here.
 
 Blocks go straight from their slabs with `sendfile`, neighbours together; a batch stays pinned until
-the reader asks for the next one, because `sendfile` leaves the pages themselves in the socket.
+the reader asks for the next one, because `sendfile` leaves the pages themselves in the socket. Few
+bytes are copied there with their frame.
 Blocks that are sent here are received into empty slots and checked before anybody can find them.
 """
 
@@ -55,6 +56,10 @@ IDLE_S = 600.0
 HOLD_S = 5.0
 """Calls on the socket return after so long without progress."""
 BUFFER_BYTES = 16 << 10
+COPIED_BYTES_MAX = 256 << 10
+"""So few bytes are copied into the socket together with their frame. Measured over loopback: 64 KiB
+arrive a fifth sooner than with a `sendfile` after the frame; 2 MiB do not, and cost more."""
+BUFFERS_MAX = 64
 OTHER_OPS = (Op.EXISTS, Op.EVICT, Op.COUNT)
 
 
@@ -179,6 +184,10 @@ class _Peer:
             rest += self._desk.find_elsewhere(keys, found)
         runs = list(join_neighbours(parse_entries(found, 0, len(keys), len(found))))
         frame = pack_frame(Op.FOUND, rest, flags=told, count=len(keys))
+        size = sum([run[1] for run in runs])
+        if 0 < size <= COPIED_BYTES_MAX and len(runs) < BUFFERS_MAX:
+            self._send_copies(seal(frame), runs, size)
+            return
         self._reply(frame, more=bool(runs))
         for place, size in runs:
             slab = self._store.slab(place >> OFFSET_BITS)
@@ -186,6 +195,27 @@ class _Peer:
             offset = place & ((1 << OFFSET_BITS) - 1)
             deadline = deadline_for(size, STALL_S)
             send_file(self._socket, slab.segment.fd, offset, size, deadline)
+
+    def _send_copies(self, frame: bytes, runs: Sequence[tuple[int, int]], size_bytes: int) -> None:
+        """The answer and its few bytes with one call."""
+        parts = [memoryview(frame)]
+        for place, size in runs:
+            parts.append(self._store.memory(ENTRY.pack(place, size)))
+        deadline_s = deadline_for(size_bytes, STALL_S)
+        try:
+            sent = self._socket.sendmsg(parts)
+            for part in parts:
+                at = min(sent, part.nbytes)
+                sent -= at
+                while at < part.nbytes:
+                    if time.monotonic() > deadline_s:
+                        raise TimeoutError("The peer reads too slowly.")
+                    at += self._socket.send(part[at:])
+        except BlockingIOError as error:
+            raise TimeoutError("The peer does not read.") from error
+        finally:
+            for part in parts:
+                part.release()
 
     # ---- in ------------------------------------------------------------------------------------
 
