@@ -4,8 +4,8 @@
         answer = first.generate("import os", tokens_max=16)
         assert answer.tokens == ...
 
-Several at once: `launch` each, then `wait_ready` each. All of it is to be called from the thread
-that lives longest: an engine ends when the thread that launched it does.
+Several at once: `launch` each, then `wait_ready` each. An engine ends with the test run, also when
+that is killed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -95,6 +96,7 @@ class Engine:
     """One running vLLM server."""
 
     process: subprocess.Popen[bytes]
+    guard: subprocess.Popen[bytes]
     url: str
     log: Path
     started_at: float
@@ -145,6 +147,8 @@ class Engine:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.guard.kill()
+        self.guard.communicate()
 
     # ---- what it says of itself
 
@@ -235,14 +239,7 @@ def launch(
     log = folder / f"engine-{port}.log"
     command = [
         *prefix,
-        *(
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            str(PYTHON),
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-        ),
+        *(str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--host", host, "--port", str(port), *FLAGS, *flags),
     ]
     started_at = time.monotonic()
@@ -256,7 +253,20 @@ def launch(
             env={**clean_environment(), **ENVIRONMENT, **caches_below(folder), **(env or {})},
             start_new_session=True,
         )
-    return Engine(process, f"http://{host}:{port}", log, started_at)
+    return Engine(process, guard_group(process.pid), f"http://{host}:{port}", log, started_at)
+
+
+GUARD = "import os, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), 9)"
+
+
+def guard_group(group: int) -> subprocess.Popen[bytes]:
+    """A process that kills a group of processes when this one is gone, however it ended: its end of
+    the pipe closes then. vLLM's own processes outlive their server where that is killed early."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", GUARD, str(group)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def clean_environment() -> dict[str, str]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
+
+import engine
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(400)]
 PROMPT = "the quick brown fox jumps over the lazy dog " * 20
@@ -39,3 +47,42 @@ def test_a_prefix_is_kept_and_counted(plain):
     after = plain.metrics()
     name = "vllm:prefix_cache_hits_total"
     assert after.total(name) - before.total(name) == cached
+
+
+def test_an_engine_ends_with_the_run_that_started_it(tiny, tmp_path):
+    """However the run ends, and in the middle of the engine's start too."""
+    code = (
+        "import os, pathlib, signal, sys, engine;"
+        "one = engine.launch(sys.argv[1], pathlib.Path(sys.argv[2]));"
+        "print(one.pid, flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tiny), str(tmp_path)]
+    path = str(Path(engine.__file__).parent)
+    killed = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, check=False)
+    group = int(killed.stdout)
+    deadline = time.monotonic() + 20
+    while is_running(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(group)
+
+
+def is_running(group: int) -> bool:
+    """Whether any process of a group is left that is more than a zombie."""
+    processes = (name for name in os.listdir("/proc") if name.isdigit())
+    return any(state_of(name) not in ("", "Z") for name in processes if group_of(name) == group)
+
+
+def stat_of(name: str) -> list[str]:
+    try:
+        return Path(f"/proc/{name}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return ["", "", "-1"]
+
+
+def state_of(name: str) -> str:
+    return stat_of(name)[0]
+
+
+def group_of(name: str) -> int:
+    return int(stat_of(name)[2])
