@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tensorcast.client.filling import Intake, Piece
+from tensorcast.client.fusing import order_fused
 from tensorcast.client.headers import (
     Place,
     SafetensorsFile,
@@ -26,6 +27,7 @@ from tensorcast.client.headers import (
     is_cached,
     open_files,
 )
+from tensorcast.client.model_files import ModelFile
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
 from tensorcast.schema.safetensors import FileTensor
@@ -240,27 +242,42 @@ def _compare(path: Place, weight_map: dict[str, str], held: dict[str, str]) -> N
 
 
 @contextlib.contextmanager
-def open_safetensors(places: Sequence[Place]) -> Iterator[Intake]:
+def open_safetensors(
+    places: Sequence[Place], model_files: Sequence[ModelFile] = ()
+) -> Iterator[Intake]:
     """What a put of these files will write; they are open until the end of the block. What is not
-    in the page cache is read past it.
+    in the page cache is read past it. With the files of a model, which come last, the tensors are
+    laid out as engines use them.
 
     Raises Corrupt for a file that breaks the format or changes meanwhile, and for two tensors of
     the same name; NotFound, PermissionDenied, Unavailable.
     """
     with open_files(places) as files:
         held = [(tensor, file) for file in files for tensor in file.header.tensors]
-        index, size_bytes = lay_out((t.name, t.dtype, t.shape) for t, _ in held)
+        if model_files:
+            held = order_fused(held, lambda item: item[0].name)
+        index, size_bytes = lay_out(
+            (
+                *((t.name, t.dtype, t.shape) for t, _ in held),
+                *((one.tensor, "U8", (len(one.content),)) for one in model_files),
+            )
+        )
         offsets = {spec.name: spec.offset for spec in index}
         readers = {file.place: _choose_reader(file, offsets) for file in files}
         pieces = tuple(
             Piece(ByteRange(spec.offset, tensor.place.size), readers[file.place](tensor))
-            for spec, (tensor, file) in zip(index, held, strict=True)
+            for spec, (tensor, file) in zip(index[: len(held)], held, strict=True)
             if tensor.place.size
+        )
+        extra = tuple(
+            Piece(spec.extent, partial(_copy_part, memoryview(one.content)))
+            for spec, one in zip(index[len(held) :], model_files, strict=True)
+            if one.content
         )
         yield Intake(
             index,
             size_bytes,
-            pieces,
+            (*pieces, *extra),
             confirm=lambda: check_unchanged(files),
             reads_wanted=0 if is_cached(files) else choose_reads(files),
             group_bytes=RANGE_BYTES if any(file.reader is None for file in files) else 0,
@@ -281,6 +298,10 @@ def _choose_reader(
     return lambda tensor: partial(_read_file, file, tensor)
 
 
+def _copy_part(content: memoryview, target: memoryview, start: int) -> None:
+    target[:] = content[start : start + len(target)]
+
+
 def _read_file(file: SafetensorsFile, tensor: FileTensor, target: memoryview, start: int) -> None:
     file.read_exactly(target, tensor.place.offset + start)
 
@@ -293,8 +314,7 @@ class _Ahead:
     def __init__(self, file: SafetensorsFile, offsets: Mapping[str, int]) -> None:
         self._file = file
         self._offsets = offsets
-        self._tensors = [tensor for tensor in file.header.tensors if tensor.place.size]
-        self._starts = [offsets[tensor.name] for tensor in self._tensors]
+        self._runs = {t.name: run for run in _cut_runs(file, offsets) for t in run}
         self._of_thread = threading.local()
 
     def read(self, tensor: FileTensor, target: memoryview, start: int) -> None:
@@ -304,7 +324,7 @@ class _Ahead:
         if not first <= position <= position + len(target) <= first + len(held):
             held = memoryview(b"")
             self._of_thread.held = _NOTHING  # its memory goes before the next comes
-            end = self._end(self._offsets[tensor.name] + start)
+            end = self._end(tensor, self._offsets[tensor.name] + start)
             if end - position <= len(target):
                 self._file.read_exactly(target, position)
                 return
@@ -313,9 +333,29 @@ class _Ahead:
             self._of_thread.held = (first, held)
         target[:] = held[position - first : position - first + len(target)]
 
-    def _end(self, offset: int) -> int:
-        """Where in the file that ends which lies before the next multiple of RANGE_BYTES."""
+    def _end(self, tensor: FileTensor, offset: int) -> int:
+        """Where in the file that ends which lies before the next multiple of RANGE_BYTES, and
+        follows in file and artifact alike."""
         limit = (offset // RANGE_BYTES + 1) * RANGE_BYTES
-        number = bisect_left(self._starts, limit) - 1
-        place = self._tensors[number].place
-        return place.offset + min(place.size, limit - self._starts[number])
+        run = self._runs[tensor.name]
+        number = bisect_left(run, limit, key=lambda one: self._offsets[one.name]) - 1
+        place = run[number].place
+        return place.offset + min(place.size, limit - self._offsets[run[number].name])
+
+
+def _cut_runs(file: SafetensorsFile, offsets: Mapping[str, int]) -> list[list[FileTensor]]:
+    """The tensors of a file that have bytes, cut where the artifact has another one next."""
+    ranks = {name: rank for rank, name in enumerate(sorted(offsets, key=offsets.__getitem__))}
+    empty = {ranks[t.name] for t in file.header.tensors if not t.place.size}
+    runs: list[list[FileTensor]] = []
+    expected = -1
+    for tensor in file.header.tensors:
+        if not tensor.place.size:
+            continue
+        if ranks[tensor.name] != expected:
+            runs.append([])
+        runs[-1].append(tensor)
+        expected = ranks[tensor.name] + 1
+        while expected in empty:
+            expected += 1
+    return runs

@@ -110,16 +110,18 @@ def take_in(contents: Contents) -> Iterator[Intake]:
         yield take_in_tensors(contents)
         return
     from tensorcast.client.files import find_files, is_torch_file, open_safetensors
+    from tensorcast.client.model_files import find_model_files
 
     given: Sequence[object] = tuple(contents) if _is_several(contents) else (contents,)
     paths = find_files(given)
+    model_files = find_model_files(given)
     if is_torch_file(paths):
         from tensorcast.client.layout import take_in_tensors
-        from tensorcast.client.torchfile import read_torch_file
+        from tensorcast.client.torchfile import as_tensors, read_torch_file
 
-        yield take_in_tensors(read_torch_file(paths[0]))
+        yield take_in_tensors({**read_torch_file(paths[0]), **as_tensors(model_files)})
         return
-    with open_safetensors(paths) as intake:
+    with open_safetensors(paths, model_files) as intake:
         yield intake
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensorcast.client.model_files import ModelFile
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.storage.faults import told
 
@@ -60,6 +61,18 @@ def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
             hint="Save model.state_dict().",
         )
     return dict(found)
+
+
+def as_tensors(files: Sequence[ModelFile]) -> dict[str, torch.Tensor]:
+    """The files of a model as the tensors that they become."""
+    import torch
+
+    return {
+        one.tensor: torch.frombuffer(bytearray(one.content), dtype=torch.uint8)
+        if one.content
+        else torch.empty(0, dtype=torch.uint8)
+        for one in files
+    }
 
 
 def _reason_of(error: Exception) -> str:

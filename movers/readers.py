@@ -24,17 +24,23 @@ from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.pending import Pending
 from tensorcast.movers.reports import Life
-from tensorcast.movers.residents import Resident, Residents
+from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
+from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import IssueOperation
 from tensorcast.schema.errors import Cancelled, NotFound, Timeout, Unavailable
 from tensorcast.schema.faults import to_error
 from tensorcast.schema.ids import ArtifactId, OperationId, Seq, Tier, derive_operation_id
+from tensorcast.schema.socket import Follow
 
 DEMAND: Final = "demand"
 FETCHES_MAX: Final = 3
 TIMEOUT_S_MAX: Final = 86_400.0
+FOLLOW_S_MAX: Final = 30.0
+FOLLOW_STEP_S: Final = 0.01
+FOLLOW_IDLE_S: Final = 1.0
+"""So long an operation may take to be known here, or another one to be issued."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -67,16 +73,18 @@ class Readers:
         self._journal = journal
         self._issuing = Locks()
 
-    async def read(self, what: str, after: Seq, timeout_s: float, actor: str) -> Grant:
+    async def read(
+        self, what: str, after: Seq, timeout_s: float, actor: str, *, in_part: bool = False
+    ) -> Grant:
         """Grants the artifact that a key or id stands for, as of event `after` or later. Makes a
-        replica first when the node has none. Raises NotFound, Timeout, Cancelled, or what the
-        fault of the operation stands for; OutOfCapacity when the disk is too full for the journal
-        of this work."""
+        replica first when the node has none; `in_part`: begins to make it. Raises NotFound,
+        Timeout, Cancelled, or what the fault of the operation stands for; OutOfCapacity when the
+        disk is too full for the journal of this work."""
         try:
             async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
                 await self._pending.settle_key(what)
                 artifact = await self._resolve(what, after)
-                return self._grant(await self._bring(artifact.id, actor))
+                return self._grant(await self._bring(artifact.id, actor, in_part))
         except TimeoutError:
             raise Timeout(
                 f"{what!r} did not arrive on node {self._life.node} in {timeout_s:g} s.",
@@ -94,13 +102,40 @@ class Readers:
             last = await self._log.last_seq()
             return resolve_artifact(await self._follower.wait_for(last, TIMEOUT_S_MAX), what)
 
-    async def _bring(self, artifact: ArtifactId, actor: str) -> Resident:
+    async def follow(self, request: Follow) -> ChunkSet:
+        """The chunks of a replica that was granted in part, once there are more, or it is late.
+        Raises Unavailable when that replica will not be filled."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + min(request.timeout_s, FOLLOW_S_MAX)
+        idle_at = clock()
+        while True:
+            resident = self._residents.find(request.artifact)
+            if resident is None or resident.segment.name != request.segment:
+                raise _lost(request, self._life)
+            if len(resident.chunks) > request.have or clock() > deadline:
+                return resident.chunks
+            if self._is_filling(resident):
+                idle_at = clock()
+            elif clock() - idle_at > FOLLOW_IDLE_S:
+                raise _lost(request, self._life)
+            # Chunks are told to the threads of peers, not to this loop: looking costs less.
+            await asyncio.sleep(FOLLOW_STEP_S)
+
+    def _is_filling(self, resident: Resident) -> bool:
+        view, node = self._follower.view, self._life.node
+        is_made = operation_making(view, resident.id, node, Tier.DRAM) is not None
+        return is_made or resident.phase is not Phase.FILLING
+
+    async def _bring(self, artifact: ArtifactId, actor: str, in_part: bool) -> Resident:
         for _ in range(FETCHES_MAX):
             await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
             resident = self._residents.find_ready(artifact)
             if resident is not None:
                 return resident
-            await self._fetch(artifact, actor)
+            await self._fetch(artifact, actor, in_part)
+            begun = self._residents.find(artifact) if in_part else None
+            if begun is not None and begun.phase is not Phase.CHECKING:
+                return begun
         raise Unavailable(
             f"Artifact {artifact} is dropped as soon as it arrives on node {self._life.node}.",
             hint="The node's memory is too small for what is used at the same time.",
@@ -108,9 +143,9 @@ class Readers:
             node=self._life.node,
         )
 
-    async def _fetch(self, artifact: ArtifactId, actor: str) -> None:
+    async def _fetch(self, artifact: ArtifactId, actor: str, in_part: bool) -> None:
         """Joins the operation that is making the replica, or issues one, and waits for its end or
-        for the replica, whichever is first."""
+        for the replica (`in_part`: its segment), whichever is first."""
         async with self._issuing.alone(artifact):  # of many readers, one issues it
             view, node = self._follower.view, self._life.node
             operation = operation_making(view, artifact, node, Tier.DRAM)
@@ -118,11 +153,12 @@ class Readers:
                 await self._journal.check_room()
                 operation = await self._issue(artifact, actor)
         if operation is not None:
-            await self._wait_for(artifact, operation)
+            await self._wait_for(artifact, operation, in_part)
 
-    async def _wait_for(self, artifact: ArtifactId, operation: OperationId) -> None:
+    async def _wait_for(self, artifact: ArtifactId, operation: OperationId, in_part: bool) -> None:
+        find = self._residents.find if in_part else self._residents.find_ready
         ready = asyncio.ensure_future(
-            self._residents.wait_until(lambda: self._residents.find_ready(artifact) is not None)
+            self._residents.wait_until(lambda: find(artifact) is not None)
         )
         ended = asyncio.ensure_future(
             self._follower.wait_until(lambda view: not is_open(view, operation), TIMEOUT_S_MAX)
@@ -134,7 +170,7 @@ class Readers:
             ready.cancel()
             ended.cancel()
             stuck.cancel()
-        if self._residents.find_ready(artifact) is None:
+        if find(artifact) is None:
             if stuck.done() and not stuck.cancelled() and not ended.done():
                 raise stuck.result()
             self._raise_fault(self._follower.view.operations[operation])
@@ -182,3 +218,12 @@ class Readers:
         resident.used_at = time.monotonic()
         self._residents.uses.note(resident.id)
         return Grant(resident, *self.lend(resident.segment))
+
+
+def _lost(request: Follow, life: Life) -> Unavailable:
+    return Unavailable(
+        f"Artifact {request.artifact} will not be filled on node {life.node}.",
+        hint="Ask for it again.",
+        artifact=request.artifact,
+        node=life.node,
+    )

@@ -24,6 +24,7 @@ from tensorcast.movers.memory.handover import FrameSocket, close_all
 from tensorcast.movers.pending import Pending
 from tensorcast.movers.puts import Puts
 from tensorcast.movers.readers import Readers
+from tensorcast.movers.residents import Phase
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
@@ -35,9 +36,11 @@ from tensorcast.schema.errors import (
 from tensorcast.schema.socket import (
     AbortPut,
     Answer,
+    Arrived,
     AskStats,
     AwaitPut,
     Done,
+    Follow,
     Get,
     Granted,
     Hello,
@@ -188,6 +191,8 @@ class SocketServer:
                 return Done(), ()
             case Get():
                 return await self._get(request, actor)
+            case Follow():
+                return Arrived(chunks=await self._readers.follow(request)), ()
             case AskStats():
                 return self._stats(), ()
             case _:
@@ -209,13 +214,17 @@ class SocketServer:
         return opened, (put.segment.open_writable(), *more)
 
     async def _get(self, request: Get, actor: str) -> tuple[Answer, Sequence[int]]:
-        grant = await self._readers.read(request.what, request.after, request.timeout_s, actor)
+        grant = await self._readers.read(
+            request.what, request.after, request.timeout_s, actor, in_part=request.partial
+        )
         resident = grant.resident
         granted = Granted(
             artifact=resident.id,
             kind=resident.kind,
             labels=resident.labels,
             manifest=resident.manifest,
+            segment=resident.segment.name,
+            chunks=None if resident.phase is Phase.READY else resident.chunks,
         )
         return granted, (grant.segment_fd, grant.lifeline_fd)
 

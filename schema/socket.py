@@ -12,6 +12,7 @@ import struct
 import msgspec
 
 from tensorcast.schema.api import PeerInfo
+from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import Corrupt, ErrorBody
 from tensorcast.schema.ids import ArtifactId, Epoch, Key, NodeId, ReplicaId, Seq
 from tensorcast.schema.tensors import Manifest
@@ -96,11 +97,25 @@ class Get(_Request, frozen=True, kw_only=True):
     """Asks to read an artifact, by key or id. A key whose put is accepted and not yet sealed is
     waited for. Answered by Granted and two descriptors (the segment,
     read-only, and the lifeline that must stay open as long as the mapping lives). When the node has
-    no replica, the mover makes one first. `after`: the mover must know the log up to there."""
+    no replica, the mover makes one first. `after`: the mover must know the log up to there.
+    `partial`: answered as soon as the segment is there, though bytes are still to come
+    (`Granted.chunks`); `Follow` tells of them."""
 
     what: str
     after: Seq = Seq(0)
     timeout_s: float = 300.0
+    partial: bool = False
+
+
+class Follow(_Request, frozen=True, kw_only=True):
+    """Waits until more than `have` chunks of what was granted in part are there. Answered by
+    Arrived, after `timeout_s` at the latest. Refused with Unavailable when nothing more will come
+    into that segment: ask anew with Get."""
+
+    artifact: ArtifactId
+    segment: str
+    have: int
+    timeout_s: float = 10.0
 
 
 class AskStats(_Request, frozen=True, kw_only=True):
@@ -155,12 +170,22 @@ class Done(_Answer, frozen=True, kw_only=True):
 
 
 class Granted(_Answer, frozen=True, kw_only=True):
-    """The segment's first `manifest.size_bytes` bytes are the artifact's byte space."""
+    """The segment's first `manifest.size_bytes` bytes are the artifact's byte space. `chunks`, if
+    any, are those of its bytes that are there: only of these may be read. `segment` is its name in
+    Follow."""
 
     artifact: ArtifactId
     kind: str
     labels: dict[str, str]
     manifest: Manifest
+    segment: str = ""
+    chunks: ChunkSet | None = None
+
+
+class Arrived(_Answer, frozen=True, kw_only=True):
+    """The chunks that are there now, all checked."""
+
+    chunks: ChunkSet
 
 
 class Stats(_Answer, frozen=True, kw_only=True):
@@ -196,8 +221,19 @@ class Refused(_Answer, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-Request = Hello | Prepare | OpenPut | SealPut | AwaitPut | AbortPut | Get | AskStats
-Answer = Welcome | Prospect | PutOpened | PutSealed | PutAccepted | Done | Granted | Stats | Refused
+Request = Hello | Prepare | OpenPut | SealPut | AwaitPut | AbortPut | Get | Follow | AskStats
+Answer = (
+    Welcome
+    | Prospect
+    | PutOpened
+    | PutSealed
+    | PutAccepted
+    | Done
+    | Granted
+    | Arrived
+    | Stats
+    | Refused
+)
 
 _requests = msgspec.json.Decoder(Request)
 _answers = msgspec.json.Decoder(Answer)

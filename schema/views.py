@@ -14,6 +14,7 @@ import msgspec
 
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.files import without_files
 from tensorcast.schema.tensors import DTYPE_BITS, Index, TensorSpec
 
 
@@ -74,11 +75,11 @@ class Selected(msgspec.Struct, frozen=True, gc=False):
 
 
 def resolve(view: View, index: Index) -> tuple[Selected, ...]:
-    """The tensors of a view in the order of the index.
+    """The tensors of a view in the order of the index; never the files that travel with them.
 
     Raises NotFound when a name pattern matches nothing, InvalidArgument when a cut does not fit.
     """
-    chosen = _choose(view.names, index)
+    chosen = _choose(view.names, without_files(index))
     return tuple(Selected(spec, _part(view, spec)) for spec in chosen)
 
 

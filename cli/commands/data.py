@@ -22,6 +22,7 @@ from tensorcast.cli.units import (
 )
 from tensorcast.schema.api import OperationInfo
 from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.files import files_of
 
 if TYPE_CHECKING:
     from tensorcast.client import Artifact, Client, Replication
@@ -33,13 +34,14 @@ SETTLE_S = 2.0
 
 
 class PutInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `put` prints. Bytes and seconds."""
+    """What `put` prints. Bytes and seconds; `files` are those that travel with the tensors."""
 
     id: str
     key: str | None
     kind: str
     bytes: int
     tensors: int
+    files: tuple[str, ...] = ()
     labels: dict[str, str]
     seconds: float
     bytes_per_s: float
@@ -113,12 +115,14 @@ def put(
         took_s = time.monotonic() - begin
     warn_of_marks(session, artifact, kind, labels)
     size_bytes = max((spec.extent.end for spec in artifact.index), default=0)
+    files = tuple(files_of(artifact.index))
     info = PutInfo(
         id=artifact.id,
         key=key,
         kind=artifact.kind,
         bytes=size_bytes,
-        tensors=len(artifact.index),
+        tensors=len(artifact.index) - len(files),
+        files=files,
         labels=dict(artifact.labels),
         seconds=round(took_s, 6),
         bytes_per_s=round(size_bytes / took_s, 1) if took_s else 0.0,
@@ -270,6 +274,7 @@ def _describe_put(info: PutInfo) -> Fields:
             ("artifact", info.id),
             ("key", info.key or ""),
             ("size", f"{format_size(info.bytes)} in {info.tensors} tensors"),
+            ("files", ", ".join(info.files)),
             ("took", f"{format_seconds(info.seconds)} ({format_rate(info.bytes_per_s)})"),
         )
     )

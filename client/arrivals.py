@@ -1,0 +1,99 @@
+"""Reading an artifact while it still arrives on this node.
+
+The mapping is that of every `get`, and so are its guarantees; only, bytes of chunks that have not
+come are undefined. Chunks that have come are checked, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorcast.client.memory import Mapping, map_segment
+from tensorcast.client.naming import What, check_timeout, name_of
+from tensorcast.schema.chunks import ByteRange, ChunkSet
+from tensorcast.schema.errors import Timeout
+from tensorcast.schema.ids import ArtifactId
+from tensorcast.schema.socket import Arrived, Follow, Get, Granted
+from tensorcast.schema.tensors import Index
+
+if TYPE_CHECKING:
+    from tensorcast.client.session import AsyncClient
+
+FOLLOW_S = 5.0
+"""One request waits so long for news."""
+
+
+class AsyncArrival:
+    """An artifact that is here, or on its way: its index, its mapped bytes, and which of them may
+    be read. Give it to `wait` to hear of more."""
+
+    def __init__(self, client: AsyncClient, granted: Granted, memory: Mapping | None) -> None:
+        self._client = client
+        self._granted = granted
+        self.memory = memory
+        manifest = granted.manifest
+        self.chunks = (
+            ChunkSet.full(manifest.chunks_total) if granted.chunks is None else granted.chunks
+        )
+
+    @property
+    def artifact(self) -> ArtifactId:
+        return self._granted.artifact
+
+    @property
+    def index(self) -> Index:
+        return self._granted.manifest.index
+
+    @property
+    def size_bytes(self) -> int:
+        return self._granted.manifest.size_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes are there."""
+        return len(self.chunks) == self._granted.manifest.chunks_total
+
+    def has(self, place: ByteRange) -> bool:
+        """Whether these bytes of the byte space may be read."""
+        return is_covered(place, self.chunks, self._granted.manifest.chunk_bytes)
+
+    async def wait(self, *, timeout: float = 300.0) -> None:
+        """Returns when more has come, at once when all is there. Raises Timeout, and Unavailable
+        when nothing more will come: `get` it then."""
+        check_timeout(timeout)
+        left_s = timeout
+        while not self.is_whole:
+            request = Follow(
+                artifact=self.artifact,
+                segment=self._granted.segment,
+                have=len(self.chunks),
+                timeout_s=min(FOLLOW_S, left_s),
+            )
+            answer, _ = await self._client.mover.ask(request, Arrived)
+            if len(answer.chunks) > len(self.chunks):
+                self.chunks = answer.chunks
+                return
+            left_s -= FOLLOW_S
+            if left_s <= 0:
+                raise Timeout(
+                    f"Nothing of {self.artifact} came in {timeout:g} s.",
+                    hint="`tcctl op ls` shows how far it is.",
+                    artifact=self.artifact,
+                )
+
+
+async def follow(client: AsyncClient, what: What, timeout: float) -> AsyncArrival:
+    """As `AsyncClient.follow`."""
+    check_timeout(timeout)
+    await client.position.settled()
+    request = Get(what=name_of(what), after=client.position.seq, timeout_s=timeout, partial=True)
+    granted, descriptors = await client.mover.ask(request, Granted, timeout=timeout)
+    return AsyncArrival(client, granted, map_segment(descriptors, granted.manifest.size_bytes))
+
+
+def is_covered(place: ByteRange, chunks: ChunkSet, chunk_bytes: int) -> bool:
+    """Whether all bytes of `place` lie in these chunks."""
+    if not place.size:
+        return True
+    first, last = place.offset // chunk_bytes, (place.end - 1) // chunk_bytes
+    return any(start <= first and last < stop for start, stop in chunks.ranges)
