@@ -15,6 +15,7 @@ from tensorcast.client.blocks_buffers import flat_views, shape_views, write_stag
 from tensorcast.client.blocks_fetch import BlockFetcher
 from tensorcast.client.blocks_guess import BlockGuesses
 from tensorcast.client.blocks_memory import EVERYTHING, WITHOUT_GIL_BYTES, copy_block
+from tensorcast.client.blocks_pieces import Pieces, Place, make_digest
 from tensorcast.client.blocks_pool import BlockConnections
 from tensorcast.client.blocks_socket import BlockConnection, Found
 from tensorcast.client.blocks_tcp import Allocate, BlockPeers
@@ -53,12 +54,21 @@ _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
 
 class Blocks:
     """The blocks of a cluster, seen from one node (`path`: its mover's socket; None: from none,
-    then every call must name an `address`)."""
+    then every call must name an `address`). `patience_s`: how long a mover or a node may be silent
+    or away, where the usual limits are too long."""
 
-    def __init__(self, path: str | None, node: str | None, cluster: str, actor: str) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        node: str | None,
+        cluster: str,
+        actor: str,
+        patience_s: float | None = None,
+    ) -> None:
         self._greeting = Greeting(cluster=cluster, actor=actor)
-        self._here = BlockConnections(path, node, self._greeting)
-        self.peers = BlockPeers(self._greeting)
+        self._patience_s = patience_s
+        self._here = BlockConnections(path, node, self._greeting, patience_s)
+        self.peers = BlockPeers(self._greeting, patience_s)
         self._guesses = BlockGuesses()
 
     # ---- puts ----------------------------------------------------------------------------------
@@ -85,7 +95,7 @@ class Blocks:
         return [_PUTS.get(State(state), BlockPut.REJECTED) for state in states]
 
     def _put(
-        self, keys: list[bytes], sources: list[memoryview], priority: int, address: str | None
+        self, keys: list[bytes], sources: list[Place], priority: int, address: str | None
     ) -> bytes:
         if address is not None:
             return b"".join(
@@ -103,9 +113,7 @@ class Blocks:
 
         return self._here.use(work)
 
-    def _send(
-        self, address: str, keys: list[bytes], sources: list[memoryview], priority: int
-    ) -> bytes:
+    def _send(self, address: str, keys: list[bytes], sources: list[Place], priority: int) -> bytes:
         return self.peers.use(address, lambda peer: peer.send_blocks(keys, sources, priority))
 
     # ---- gets ----------------------------------------------------------------------------------
@@ -229,7 +237,7 @@ class Blocks:
         def look(wanted: Sequence[int]) -> Missing:
             return self._copy_here(packed, views, wanted, verify, anywhere)
 
-        def allocate(at: int, size: int) -> memoryview:
+        def allocate(at: int, size: int) -> Place:
             check_size(at, size, views[at])
             return views[at]
 
@@ -245,7 +253,7 @@ class Blocks:
     def _copy_here(
         self,
         keys: list[bytes],
-        targets: list[memoryview],
+        targets: list[Place],
         wanted: Sequence[int],
         verify: bool,
         anywhere: bool,
@@ -266,9 +274,7 @@ class Blocks:
 
         return self._here.use(work)
 
-    def _adopt(
-        self, keys: list[bytes], views: Sequence[memoryview | None], arrived: set[int]
-    ) -> None:
+    def _adopt(self, keys: list[bytes], views: Sequence[Place | None], arrived: set[int]) -> None:
         """Puts what was fetched on this node too."""
         found = [(keys[at], view) for at in sorted(arrived) if (view := views[at]) is not None]
         if found and self._here.is_local:
@@ -280,11 +286,16 @@ class Blocks:
         self, keys: Keys, *, anywhere: bool = True, address: str | None = None
     ) -> list[bool]:
         """See `AsyncClient.exists`."""
-        found: list[bool] = []
-        for part in parts_of(pack(keys)):
-            states = self._ask(Op.EXISTS, part, address, elsewhere=anywhere)
-            found += [state != State.ABSENT for state in states]
-        return found
+        states = self.find_states(keys, anywhere=anywhere, address=address)
+        return [state != State.ABSENT for state in states]
+
+    def find_states(
+        self, keys: Keys, *, anywhere: bool = True, address: str | None = None
+    ) -> bytes:
+        """As `exists`, but where each block is: a byte that is ABSENT, IN_MEMORY, ON_DISK or
+        ELSEWHERE of `State`."""
+        parts = parts_of(pack(keys))
+        return b"".join([self._ask(Op.EXISTS, part, address, elsewhere=anywhere) for part in parts])
 
     def evict(
         self, keys: Keys = (), *, space: str | None = None, address: str | None = None
@@ -327,7 +338,7 @@ class Blocks:
     def forget(self) -> None:
         """In a forked child: leaves the parent's connections to the parent."""
         self._here.forget()
-        self.peers = BlockPeers(self._greeting)
+        self.peers = BlockPeers(self._greeting, self._patience_s)
 
 
 def pack(keys: Keys) -> list[bytes]:
@@ -359,7 +370,7 @@ def parts_of(keys: list[bytes]) -> list[list[bytes]]:
     return [keys[at : at + FRAME_KEYS] for at in range(0, len(keys), FRAME_KEYS)]
 
 
-def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
+def cut(sources: Sequence[Place]) -> list[tuple[int, int]]:
     """Ranges of blocks that are put with one request each."""
     parts: list[tuple[int, int]] = []
     first = size = 0
@@ -371,7 +382,7 @@ def cut(sources: Sequence[memoryview]) -> list[tuple[int, int]]:
     return [*parts, (first, len(sources))]
 
 
-def copy_found(found: Found, targets: Sequence[memoryview], numbers: Sequence[int]) -> list[int]:
+def copy_found(found: Found, targets: Sequence[Place], numbers: Sequence[int]) -> list[int]:
     """Copies what was found to its targets; the indexes of the others. Raises InvalidArgument for a
     target of another size, and names it by its number."""
     everything = EVERYTHING
@@ -381,7 +392,9 @@ def copy_found(found: Found, targets: Sequence[memoryview], numbers: Sequence[in
             target = targets[at]
             if target.nbytes != size:
                 check_size(numbers[at], size, target)
-            if size < WITHOUT_GIL_BYTES:
+            if isinstance(target, Pieces):
+                target.copy_from(everything[address : address + size])
+            elif size < WITHOUT_GIL_BYTES:
                 target[:] = everything[address : address + size]
             else:
                 copy_block(target, everything[address : address + size])
@@ -393,7 +406,7 @@ def copy_found(found: Found, targets: Sequence[memoryview], numbers: Sequence[in
 def _copy_part(
     connection: BlockConnection,
     keys: list[bytes],
-    targets: list[memoryview],
+    targets: list[Place],
     wanted: Sequence[int],
     verify: bool,
     anywhere: bool,
@@ -411,7 +424,7 @@ def _copy_part(
         damaged = [
             n
             for n, digest in enumerate(found.digests)
-            if found.addresses[n] and xxhash.xxh3_64_digest(places[n]) != digest
+            if found.addresses[n] and make_digest(places[n]) != digest
         ]
         _tell_here(connection, [part[n] for n in damaged])
         absent += damaged
@@ -435,7 +448,7 @@ def find_damaged(found: Found) -> list[int]:
     ]
 
 
-def check_size(at: int, size: int, target: memoryview) -> None:
+def check_size(at: int, size: int, target: Place) -> None:
     """Raises InvalidArgument unless the target has the size of the block."""
     if target.nbytes != size:
         raise InvalidArgument(

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tensorcast.client.blocks_memory import EVERYTHING
+from tensorcast.client.blocks_pieces import Pieces, Place
 from tensorcast.schema.blocks import BLOCK_BYTES_MAX
 from tensorcast.schema.errors import InvalidArgument
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Buffer
 
-    Block: TypeAlias = torch.Tensor | Buffer
+    Block: TypeAlias = torch.Tensor | Buffer | Pieces
 
 
 _SIZE = attrgetter("nbytes")
@@ -30,16 +31,17 @@ _VIEWS = {memoryview}
 
 def flat_views(
     blocks: Sequence[Block] | Block, count: int, *, write: bool
-) -> tuple[list[memoryview], list[object]]:
-    """A flat view for each of `count` blocks, and what must live as long as they are used. One
-    tensor or array for all is cut along its first dimension. Raises InvalidArgument."""
+) -> tuple[list[Place], list[object]]:
+    """A flat view for each of `count` blocks (its pieces, for one that is given so), and what must
+    live as long as they are used. One tensor or array for all is cut along its first dimension.
+    Raises InvalidArgument."""
     if type(blocks) is not list:
         blocks = _as_sequence(blocks)
     if len(blocks) != count:
         raise InvalidArgument(f"There are {count} keys and {len(blocks)} blocks.")
     kept: list[object] = []
     if set(map(type, blocks)) == _VIEWS and all(map(_is_flat, cast("list[memoryview]", blocks))):
-        views = cast("list[memoryview]", list(blocks))
+        views = cast("list[Place]", list(blocks))
     else:
         views = [_flat_view(block, kept, write) for block in blocks]
     sizes = set(map(_SIZE, views))
@@ -69,7 +71,9 @@ def _is_flat(view: memoryview) -> bool:
     return view.format == "B" and view.ndim == 1 and view.c_contiguous
 
 
-def _flat_view(block: Block, kept: list[object], write: bool) -> memoryview:
+def _flat_view(block: Block, kept: list[object], write: bool) -> Place:
+    if isinstance(block, Pieces):
+        return block
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(block, torch.Tensor):
         return _tensor_view(block, kept, write)

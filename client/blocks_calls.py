@@ -57,11 +57,11 @@ class Addresses:
         return up[0].address
 
 
-def make_blocks(context: Context, actor: str) -> Blocks:
-    """The blocks of a cluster as a context tells."""
+def make_blocks(context: Context, actor: str, patience_s: float | None = None) -> Blocks:
+    """The blocks of a cluster as a context tells; see `Blocks`."""
     node = context.default_node
     path = context.nodes[node].socket if node in context.nodes else None
-    return Blocks(path, node, context.cluster, actor)
+    return Blocks(path, node, context.cluster, actor, patience_s)
 
 
 class _AsyncClient(Protocol):

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from tensorcast.client import blocks_tcp
 from tensorcast.client.blocks_tcp import Allocate, BlockPeer, BlockPeers, Fetched
 from tensorcast.schema.block_wire import FRAME_KEYS, Op
 from tensorcast.schema.errors import InvalidArgument, TensorCastError
@@ -37,7 +36,7 @@ class BlockFetcher:
         self._peers = peers
         self._is_alone = is_alone
         self._asked: set[tuple[int, str]] = set()
-        self._patience_s = blocks_tcp.STALL_S
+        self._patience_s = peers.stall_s
 
     def ask_first(self, address: str, keys: list[bytes], allocate: Allocate) -> set[int]:
         """What one node has of at most FRAME_KEYS blocks, before anybody has said who has them; the
@@ -86,7 +85,7 @@ class BlockFetcher:
 
     def _lose_patience(self, began_s: float) -> None:
         left_s = self._patience_s - (time.monotonic() - began_s)
-        self._patience_s = min(self._patience_s, max(PATIENCE_S_MIN, left_s))
+        self._patience_s = min(self._patience_s, max(min(PATIENCE_S_MIN, self._patience_s), left_s))
 
     def _choose(
         self, wanted: dict[int, tuple[str, ...]], *, may_rest: bool

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Final
 
 from tensorcast.client.blocks_board import Board, Pins
+from tensorcast.client.blocks_pieces import Pieces, Place
 from tensorcast.schema.block_wire import NOWHERE, OFFSET_BITS
 from tensorcast.schema.errors import OutOfCapacity
 
@@ -73,12 +74,14 @@ def copy_block(target: memoryview, source: memoryview) -> None:
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
-def write_blocks(addresses: Sequence[int], sources: Sequence[memoryview]) -> None:
+def write_blocks(addresses: Sequence[int], sources: Sequence[Place]) -> None:
     """Copies blocks to where they belong in this process' memory."""
     everything = EVERYTHING
     for address, source in zip(addresses, sources, strict=True):
         size = source.nbytes
-        if size < WITHOUT_GIL_BYTES:
+        if isinstance(source, Pieces):
+            source.copy_to(everything[address : address + size])
+        elif size < WITHOUT_GIL_BYTES:
             everything[address : address + size] = source
         else:
             copy_block(everything[address : address + size], source)

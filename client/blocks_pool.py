@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tensorcast.client.blocks_memory import Slabs
-from tensorcast.client.blocks_socket import BlockConnection, ConnectionLost
+from tensorcast.client.blocks_socket import ANSWER_S, BlockConnection, ConnectionLost
 from tensorcast.schema.block_wire import SOCKET_SUFFIX, Greeting
 from tensorcast.schema.errors import TensorCastError, Unavailable
 
@@ -38,13 +38,22 @@ SPARES_S: Final = 5.0
 
 class BlockConnections:
     """For any number of threads; each call uses a connection of its own. `path` is the mover's
-    socket (None: there is no mover here)."""
+    socket (None: there is no mover here); `patience_s`: how long it may be away or silent, if not
+    RECONNECT_S and ANSWER_S."""
 
-    def __init__(self, path: str | None, node: str | None, greeting: Greeting) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        node: str | None,
+        greeting: Greeting,
+        patience_s: float | None = None,
+    ) -> None:
         self.is_local = path is not None
         self._path = f"{path}{SOCKET_SUFFIX}"
         self._node = node or ""
         self._greeting = greeting
+        self._answer_s = patience_s or ANSWER_S
+        self._reconnect_s = min(RECONNECT_S, self._answer_s)
         self._idle: list[BlockConnection] = []
         self._idle_viewing: list[BlockConnection] = []
         self._slabs = Slabs("")
@@ -118,7 +127,7 @@ class BlockConnections:
             raise Unavailable("No mover of this machine is known.", hint="Name a node: `node=...`.")
         if self._closing.is_set():
             raise Unavailable("This client is closed.", hint="Connect again.")
-        connection = BlockConnection(self._dial(self._path), self._node)
+        connection = BlockConnection(self._dial(self._path), self._node, self._answer_s)
         try:
             welcome = connection.greet(self._greeting)
             with self._lock:
@@ -133,7 +142,7 @@ class BlockConnections:
 
     def _begin_life(self, life: str) -> None:
         """The mover is another one than before: nothing that was mapped counts any more."""
-        watched = BlockConnection(self._dial(self._path), self._node)
+        watched = BlockConnection(self._dial(self._path), self._node, self._answer_s)
         try:
             found = watched.greet(self._greeting).life
         except BaseException:
@@ -165,7 +174,7 @@ class BlockConnections:
 
     def _dial(self, path: str) -> socket.socket:
         """Waits a moment for a mover that is being restarted."""
-        deadline = time.monotonic() + RECONNECT_S
+        deadline = time.monotonic() + self._reconnect_s
         while True:
             endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tensorcast.client.blocks_board import SCRATCH, Board, Pins, register_for_barriers
 from tensorcast.client.blocks_memory import Leases, Slabs, write_blocks
+from tensorcast.client.blocks_pieces import Place
 from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
     ENTRY,
@@ -194,8 +195,8 @@ class BlockConnection(FrameChannel):
     """To the local mover. `spares`: slots lent ahead, by the size of blocks. `is_sure`: blocks are
     written before the mover has said that it wants them, because it wanted the last ones."""
 
-    def __init__(self, connected: socket.socket, node: str) -> None:
-        super().__init__(connected, node, ANSWER_S)
+    def __init__(self, connected: socket.socket, node: str, answer_s: float = ANSWER_S) -> None:
+        super().__init__(connected, node, answer_s)
         self.slabs = Slabs("")
         self.spares: dict[int, list[int]] = {}
         self.is_sure = True
@@ -323,7 +324,7 @@ class BlockConnection(FrameChannel):
     def put(
         self,
         keys: Sequence[bytes],
-        sources: Sequence[memoryview],
+        sources: Sequence[Place],
         priority: int,
         parts: Sequence[tuple[int, int]],
     ) -> bytes:
@@ -354,9 +355,7 @@ class BlockConnection(FrameChannel):
                 self._owed += pack_numbers(Op.RETURN, "Q", places)
         self.spares.clear()
 
-    def _put_ahead(
-        self, keys: Sequence[bytes], sources: Sequence[memoryview], priority: int
-    ) -> bytes:
+    def _put_ahead(self, keys: Sequence[bytes], sources: Sequence[Place], priority: int) -> bytes:
         """Writes into slots that were lent. Few bytes first, and then tells the keys; many while
         the mover looks at the keys, and then marks in shared memory that they are written: nobody
         is woken for it."""
@@ -386,9 +385,7 @@ class BlockConnection(FrameChannel):
             self._pins.set_mark(tag)
         return states
 
-    def _put_asked(
-        self, keys: Sequence[bytes], sources: Sequence[memoryview], priority: int
-    ) -> bytes:
+    def _put_asked(self, keys: Sequence[bytes], sources: Sequence[Place], priority: int) -> bytes:
         """Asks where to write what is wanted, then writes. The end is told with the next request or
         `flush`: whoever looks for such a block meanwhile waits for it."""
         count, tag = len(keys), self._next_tag()

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-import xxhash
-
+from tensorcast.client.blocks_pieces import Place, flatten, make_digest
 from tensorcast.client.blocks_socket import ConnectionLost, FrameChannel
 from tensorcast.schema.block_wire import (
     CHECK_BYTES,
@@ -52,13 +51,15 @@ PIECE_BYTES: Final = 512 << 10
 BUFFERS_MAX: Final = 64
 """So many blocks are received with one call, but not more bytes than PIECE_BYTES unless one is
 larger: what is checked must still be in the cache."""
+RUNS_MAX: Final = 1024
+"""The kernel takes so many runs of memory with one call (IOV_MAX)."""
 
 _ROW_BYTES: Final = ENTRY.size + DIGEST_BYTES
 _TIMEVAL: Final = struct.Struct("ll")
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 """Of the kernel's `tcp_info`: milliseconds since the last bytes came."""
 
-Allocate = Callable[[int, int], memoryview]
+Allocate = Callable[[int, int], Place]
 """(index, size in bytes) -> where the block goes. Raises InvalidArgument for a wrong size."""
 
 Fetched = tuple[list[int], list[int], list[tuple[int, Elsewhere | None]]]
@@ -123,20 +124,18 @@ class BlockPeer(FrameChannel):
             if head.flags & Flag.LAST:
                 return arrived, damaged, others
 
-    def send_blocks(
-        self, keys: Sequence[bytes], sources: Sequence[memoryview], priority: int
-    ) -> bytes:
+    def send_blocks(self, keys: Sequence[bytes], sources: Sequence[Place], priority: int) -> bytes:
         """Puts blocks on the node; a state for each, WANTED for those that are stored now."""
         flat = [0] * (2 * len(keys))
         flat[1::2] = [source.nbytes for source in sources]
-        digests = b"".join([xxhash.xxh3_64_digest(source) for source in sources])
+        digests = b"".join([make_digest(source) for source in sources])
         flags = Flag.DIGESTS | priority << PRIORITY_SHIFT
         self.ask(pack_request(Op.SEND, keys, pack_entries(flat) + digests, flags=flags))
         head, at = self.receive(Op.STORED)
         states = bytes(self.buffer[at : at + len(keys)])
         wanted = [n for n, state in enumerate(states) if state == State.WANTED]
         for n in range(0, len(wanted), BUFFERS_MAX):
-            self._send_all([sources[at] for at in wanted[n : n + BUFFERS_MAX]])
+            self._send_all(flatten([sources[at] for at in wanted[n : n + BUFFERS_MAX]]))
         if not wanted:
             return states
         head, at = self.receive(Op.STATES)
@@ -157,24 +156,24 @@ class BlockPeer(FrameChannel):
         self.ask(pack_frame(Op.EVICT, beginning, flags=Flag.SPACE))
         return self.receive(Op.STATES)[0].total
 
-    def _receive_blocks(self, targets: list[memoryview], digests: Sequence[bytes]) -> list[bool]:
+    def _receive_blocks(self, targets: list[Place], digests: Sequence[bytes]) -> list[bool]:
         """Fills the targets in order; whether each matches its digest."""
         good: list[bool] = []
         for first, stop in group(targets):
             part = targets[first:stop]
             self._receive_group(part)
             good += [
-                xxhash.xxh3_64_digest(target) == digest
+                make_digest(target) == digest
                 for target, digest in zip(part, digests[first:stop], strict=True)
             ]
         return good
 
-    def _receive_group(self, targets: list[memoryview]) -> None:
-        rest = targets
+    def _receive_group(self, targets: list[Place]) -> None:
+        rest = flatten(targets)
         wanted = sum([target.nbytes for target in targets])
         while wanted:
             try:
-                got = self.socket.recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
+                got = self.socket.recvmsg_into(rest[:RUNS_MAX], 0, socket.MSG_WAITALL)[0]
             except BlockingIOError as error:
                 raise self._late() from error
             except OSError as error:
@@ -183,8 +182,10 @@ class BlockPeer(FrameChannel):
                 raise self._lost()
             wanted -= got
             if wanted:
+                was_cut = got == sum(view.nbytes for view in rest[:RUNS_MAX])
                 rest = skip(rest, got)
-                self._await_more()
+                if not was_cut:
+                    self._await_more()
 
     def _await_more(self) -> None:
         """The kernel gave up waiting for all. It says when the last byte came: from then on the
@@ -199,7 +200,7 @@ class BlockPeer(FrameChannel):
     def _send_all(self, sources: list[memoryview]) -> None:
         while sources:
             try:
-                sent = self.socket.sendmsg(sources)
+                sent = self.socket.sendmsg(sources[:RUNS_MAX])
             except BlockingIOError as error:
                 raise self._late() from error
             except OSError as error:
@@ -211,7 +212,7 @@ class BlockPeer(FrameChannel):
         self.socket.close()
 
 
-def group(targets: Sequence[memoryview]) -> list[tuple[int, int]]:
+def group(targets: Sequence[Place]) -> list[tuple[int, int]]:
     """Ranges of blocks that are received with one call each."""
     ends: list[int] = []
     count = size = 0
@@ -235,14 +236,21 @@ def skip(buffers: list[memoryview], count: int) -> list[memoryview]:
 
 
 class BlockPeers:
-    """Connections to data ports by address, kept for the next use. For any number of threads."""
+    """Connections to data ports by address, kept for the next use. For any number of threads.
+    `stall_s`: how long a node may be silent, if not STALL_S."""
 
-    def __init__(self, greeting: Greeting) -> None:
+    def __init__(self, greeting: Greeting, stall_s: float | None = None) -> None:
         self._greeting = greeting
+        self._stall_s = stall_s
         self._lock = threading.Lock()
         self._idle: dict[str, list[BlockPeer]] = {}
         self._resting: dict[str, tuple[float, float]] = {}
         self._is_closed = False
+
+    @property
+    def stall_s(self) -> float:
+        """How long a node may be silent."""
+        return STALL_S if self._stall_s is None else self._stall_s
 
     def is_resting(self, address: str) -> bool:
         """Whether a node failed a short time ago: it is not asked unless nobody else can be."""
@@ -254,9 +262,9 @@ class BlockPeers:
     ) -> T:
         """Does `work`, which can be repeated, on a connection of its own: once more on a new one
         when an idle one was closed meanwhile. After an error the address rests. `patience_s`: how
-        long it may be silent, if not STALL_S. Raises Unavailable, Timeout, Corrupt,
+        long it may be silent, if not `stall_s`. Raises Unavailable, Timeout, Corrupt,
         PermissionDenied, and what `work` raises."""
-        limit_s = STALL_S if patience_s is None else patience_s
+        limit_s = self.stall_s if patience_s is None else patience_s
         peer = self._take_idle(address)
         try:
             if peer is not None:
