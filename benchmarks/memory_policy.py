@@ -72,7 +72,7 @@ class Bench:
 
 
 def ways_to_write(bench: Bench) -> Iterator[Way]:
-    """Into memory that nobody touched before, and into memory that was used before."""
+    """Into memory that nobody touched before."""
 
     def pwrite() -> None:
         with bench.segment() as fd:
@@ -96,6 +96,47 @@ def ways_to_write(bench: Bench) -> Iterator[Way]:
             with memoryview(mapping) as memory:
                 spread(fill, bench.units(), threads)
 
+    yield "new memfd: one pwrite of all", pwrite
+    yield "new memfd: fallocate, then pwrite", allocate_and_pwrite
+    yield "new memfd: mapped, populated, 1 thread", lambda: mapped(1, None, True)
+    yield "new memfd: mapped, populated, 2 threads", lambda: mapped(2, None, True)
+    yield (
+        "new memfd: mapped, MADV_HUGEPAGE, 2 threads",
+        lambda: mapped(2, mmap.MADV_HUGEPAGE, False),
+    )
+
+
+def ways_to_write_used(bench: Bench) -> Iterator[Way]:
+    """Into memory that was used before, or reserved."""
+    used = os.memfd_create("memory-policy", os.MFD_CLOEXEC)
+    bench.write(used)
+
+    def over() -> None:
+        bench.write(used)
+
+    def over_mapped() -> None:
+        with mmap.mmap(used, bench.size_bytes) as mapping, memoryview(mapping) as memory:
+            bench.copy_all(memory, bench.source, 1)
+
+    yield "used memfd: pwrite", over
+    yield "used memfd: mapped, 1 thread", over_mapped
+    if free_huge_pages() * HUGE_SIZE_KB << 10 >= bench.size_bytes:
+
+        def huge() -> None:
+            flags = os.MFD_CLOEXEC | os.MFD_HUGETLB
+            with (
+                bench.segment("", flags) as fd,
+                mmap.mmap(fd, bench.size_bytes) as mapping,
+                memoryview(mapping) as memory,
+            ):
+                bench.copy_all(memory, bench.source, 1)
+
+        yield "new memfd of reserved huge pages, mapped", huge
+
+
+def ways_to_write_huge(bench: Bench) -> Iterator[Way]:
+    """Into huge pages that are asked for, as segments do, and into those used before."""
+
     def made_huge(threads: int) -> None:
         with (
             bench.segment() as fd,
@@ -112,26 +153,8 @@ def ways_to_write(bench: Bench) -> Iterator[Way]:
 
             spread(fill, bench.units(), threads)
 
-    yield "new memfd: one pwrite of all", pwrite
     yield "new memfd: huge pages asked for, mapped, 1 thread", lambda: made_huge(1)
     yield "new memfd: huge pages asked for, mapped, 2 threads", lambda: made_huge(2)
-    yield "new memfd: fallocate, then pwrite", allocate_and_pwrite
-    yield "new memfd: mapped, populated, 1 thread", lambda: mapped(1, None, True)
-    yield "new memfd: mapped, populated, 2 threads", lambda: mapped(2, None, True)
-    yield (
-        "new memfd: mapped, MADV_HUGEPAGE, 2 threads",
-        lambda: mapped(2, mmap.MADV_HUGEPAGE, False),
-    )
-    used = os.memfd_create("memory-policy", os.MFD_CLOEXEC)
-    bench.write(used)
-
-    def over() -> None:
-        bench.write(used)
-
-    def over_mapped() -> None:
-        with mmap.mmap(used, bench.size_bytes) as mapping, memoryview(mapping) as memory:
-            bench.copy_all(memory, bench.source, 1)
-
     used_huge = os.memfd_create("memory-policy", os.MFD_CLOEXEC)
     os.ftruncate(used_huge, bench.size_bytes)
     with (
@@ -144,21 +167,7 @@ def ways_to_write(bench: Bench) -> Iterator[Way]:
         with AlignedMapping(used_huge, bench.size_bytes) as memory:
             bench.copy_all(memory, bench.source, 1)
 
-    yield "used memfd: pwrite", over
-    yield "used memfd: mapped, 1 thread", over_mapped
     yield "used memfd in huge pages: mapped, 1 thread", over_huge
-    if free_huge_pages() * HUGE_SIZE_KB << 10 >= bench.size_bytes:
-
-        def huge() -> None:
-            flags = os.MFD_CLOEXEC | os.MFD_HUGETLB
-            with (
-                bench.segment("", flags) as fd,
-                mmap.mmap(fd, bench.size_bytes) as mapping,
-                memoryview(mapping) as memory,
-            ):
-                bench.copy_all(memory, bench.source, 1)
-
-        yield "new memfd of reserved huge pages, mapped", huge
 
 
 def back_pages(size_bytes: int) -> None:
@@ -272,7 +281,13 @@ def main() -> None:
     print(f"cores {os.cpu_count()}, load {os.getloadavg()[0]:.1f}")
     print("| way | s/GiB | CPU s/GiB |\n|---|---|---|")
     with bench.segment("written") as fd:
-        for ways in (ways_to_write(bench), ways_to_read(bench, fd), ways_to_seal(bench, fd)):
+        for ways in (
+            ways_to_write(bench),
+            ways_to_write_huge(bench),
+            ways_to_write_used(bench),
+            ways_to_read(bench, fd),
+            ways_to_seal(bench, fd),
+        ):
             measure(list(ways), arguments.rounds, bench.size_bytes)
         steps = [time_arena(bench, fd) for _ in range(arguments.rounds)]
         for name in steps[0]:
