@@ -298,11 +298,15 @@ class Blocks:
         return b"".join([self._ask(Op.EXISTS, part, address, elsewhere=anywhere) for part in parts])
 
     def evict(
-        self, keys: Keys = (), *, space: str | None = None, address: str | None = None
+        self, keys: Keys | None = None, *, space: str | None = None, address: str | None = None
     ) -> int:
         """See `AsyncClient.evict_blocks`."""
+        if keys is None and space is None:
+            raise InvalidArgument(
+                "It is not said which blocks to evict.", hint="Give keys, or a `space=`, or both."
+            )
         total = 0
-        for part in parts_of(pack(keys)):
+        for part in parts_of(pack(keys if keys is not None else [])):
             total += self._ask(Op.EVICT, part, address).count(State.DROPPED)
         if space is not None:
             beginning = pack_space(space)

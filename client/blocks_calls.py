@@ -190,10 +190,15 @@ class AsyncBlockCalls:
         )
 
     async def evict_blocks(
-        self: _AsyncClient, keys: Keys = (), *, space: str | None = None, node: str | None = None
+        self: _AsyncClient,
+        keys: Keys | None = None,
+        *,
+        space: str | None = None,
+        node: str | None = None,
     ) -> int:
-        """Drops blocks of this machine's node (or of `node`), in memory and on disk: these, and all
-        of a space; returns how many it had. Who reads one may go on. Raises Unavailable, Timeout.
+        """Drops blocks of this machine's node (or of `node`), in memory and on disk: these, all of
+        a space, or (with both) these and all of the space; returns how many it had. Who reads one
+        may go on. Raises InvalidArgument when neither is given, Unavailable, Timeout.
         """
         address = await _address(self, node)
         return await self.run(lambda _: self.blocks.evict(keys, space=space, address=address))
@@ -317,7 +322,11 @@ class BlockCalls:
 
     @documented_as(AsyncBlockCalls.evict_blocks)
     def evict_blocks(
-        self: _Client, keys: Keys = (), *, space: str | None = None, node: str | None = None
+        self: _Client,
+        keys: Keys | None = None,
+        *,
+        space: str | None = None,
+        node: str | None = None,
     ) -> int:
         """As `AsyncClient.evict_blocks`."""
         return self._inner.blocks.evict(keys, space=space, address=_find(self, node))

@@ -52,8 +52,9 @@ from tensorcast.schema.blocks import DIGEST_BYTES
 from tensorcast.schema.errors import Corrupt, PermissionDenied, Timeout, Unavailable
 
 ANSWER_S: Final = 30.0
-USED_MAX: Final = 64
-"""After so many lookups on the board the mover is told what was used (else each half second)."""
+USED_KEYS_MAX: Final = 16 << 10
+"""The mover is told what was found on the board each half second, by a thread of the client's own;
+by the caller itself only after so many keys."""
 
 OVERLAP_BYTES: Final = 256 << 10
 """From so many bytes on, a put's copy hides the mover's answer."""
@@ -254,7 +255,7 @@ class BlockConnection(FrameChannel):
     def _note_use(self, keys: Sequence[bytes]) -> None:
         used = self.slabs.used
         used.append(keys)
-        if len(used) >= USED_MAX:
+        if len(used) * len(keys) >= USED_KEYS_MAX:
             self.flush()
 
     def _ask(self, keys: Sequence[bytes], digests: bool, elsewhere: bool) -> Found:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tensorcast.client.sync import Client
     from tensorcast.schema.api import NodeBlocks
 
+KV_BYTES_MAX: Final = 64 << 20
+"""What the blocks of one size have together in a KV trial, at most."""
 KINDS: Final = ("put", "get", "share", "p2p", "kv", "load")
 TENSORS: Final = 64
 BATCH: Final = 32
@@ -73,7 +75,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None
     path: Path | None = None
     force: bool = False
-    kv_bytes: int = 64 << 20
+    kv_bytes: int = KV_BYTES_MAX
+
+
+def limit_blocks(size_bytes: int) -> int:
+    """What the blocks of a KV trial have in all, for trials of this size: one block at least."""
+    return min(KV_BYTES_MAX, max(size_bytes, *BLOCKS.values()))
 
 
 class Times:

@@ -38,7 +38,9 @@ def bench(
     to: Annotated[
         str | None, typer.Option(metavar="NODE", help="The node that p2p moves bytes to.")
     ] = None,
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Of the artifact.")] = "256MiB",
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of the artifact; of the KV blocks up to 64 MiB.")
+    ] = "256MiB",
     rounds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Rounds.")] = 5,
     path: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The checkpoint to load.")
@@ -48,15 +50,17 @@ def bench(
     ] = False,
 ) -> Result:
     """Measure this cluster, beside bare loops of this machine."""
-    from tensorcast.client.trials import Wanted, run_trials
+    from tensorcast.client.trials import Wanted, limit_blocks, run_trials
 
     session = session_of(call)
     chosen = choose(kinds or (), to, path)
     if path is not None and not path.exists():
         raise InvalidArgument(f"There is nothing at {path}.", hint="Name a file or a folder.")
+    size_bytes = parse_size(size) // 4096 * 4096
     wanted = Wanted(
         kinds=chosen,
-        size_bytes=parse_size(size) // 4096 * 4096,
+        size_bytes=size_bytes,
+        kv_bytes=limit_blocks(size_bytes),
         rounds=rounds,
         to=to,
         path=path,

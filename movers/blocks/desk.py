@@ -62,6 +62,11 @@ class Desk:
             raise Corrupt(f"Operation {head.op} on blocks is unknown.")
         return answer(buffer, at, head)
 
+    def tidy(self) -> None:
+        """What an application need not wait for: the end of what it wrote before."""
+        if self.session.batches:
+            self.store.collect_from(self.session)
+
     def _find(self, buffer: Buffer, at: int, head: Head) -> bytes:
         keys, _ = split_keys(buffer, at, head)
         found = self.store.find(keys, self.session, head.tag)

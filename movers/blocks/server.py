@@ -188,6 +188,8 @@ class _Conversation:
                 reply = answer(buffer, at + HEAD.size, head)
                 if reply:
                     connected.sendall(reply)
+                if head.op == Op.STORE:
+                    self._desk.tidy()
             at = stop
         return at
 

@@ -248,14 +248,14 @@ class BlockStore:
         session's mark reaches the tag. The places of `entries` are slots that the session was lent
         (then they are used), or nothing. Raises Corrupt when they were not lent, a size cannot be,
         or a batch of this tag has not ended yet."""
-        with self.state.lock:
-            self._collect(session)
-            if tag in session.batches:  # the other one would be written for ever
-                raise Corrupt(f"A connection begins batch {tag} twice.")
         if not is_proposed:
             entries = self._find_slots(keys, entries)
         places = entry_places(entries)
         with self.state.lock:
+            if tag in session.batches:  # the other one would be written for ever
+                if not is_proposed:
+                    self.state.slabs.give([place for place in places if place != NOWHERE[:8]])
+                raise Corrupt(f"A connection begins batch {tag} twice.")
             if is_proposed:
                 session.use(places, max(entry_sizes(entries), default=0))
             states = self._judge(keys, entries, has_places=is_proposed)
@@ -339,6 +339,11 @@ class BlockStore:
         for session in sessions:
             for tag in session.ended():
                 self._end(session, tag)
+
+    def collect_from(self, session: Session) -> None:
+        """Ends the batches that this session has marked."""
+        with self.state.lock:
+            self._collect(session)
 
     def collect(self) -> None:
         """Ends all batches that their writers have marked, and frees what is read no more."""

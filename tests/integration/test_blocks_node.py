@@ -122,7 +122,9 @@ def test_nothing_is_asked_for_nothing(client: Blocks):
     assert client.get([]) == []
     assert client.get_into([], []) == []
     assert client.exists([]) == []
-    assert client.evict() == 0
+    assert client.evict([]) == 0
+    with pytest.raises(InvalidArgument, match="not said which blocks"):
+        client.evict()
 
 
 def test_keys_may_be_objects(client: Blocks):

@@ -156,7 +156,7 @@ def test_a_put_that_fails_keeps_no_key(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(blocks_socket, "_write", fail)
+            patch.setattr(blocks_socket, "write_blocks", fail)
             with pytest.raises(error):
                 put(client, numbers, size)
         wait_until(lambda: counts(other)["writing"] == 0)

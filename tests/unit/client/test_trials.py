@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tensorcast.client.trials import LABEL, Times, Wanted, run_trials
+from tensorcast.client.trials import LABEL, Times, Wanted, limit_blocks, run_trials
 from tensorcast.schema.errors import Corrupt, InvalidArgument, OutOfCapacity
 from trial_client import Kept, TrialClient
 
@@ -19,6 +19,13 @@ MIB = 1 << 20
 def wanted(*kinds: str, **more: object) -> Wanted:
     asked = {"kinds": kinds, "size_bytes": MIB, "rounds": 2, "kv_bytes": 4 * MIB, **more}
     return Wanted(**asked)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(MIB, 2 * MIB), (32 * MIB, 32 * MIB), (256 * MIB, 64 * MIB)]
+)
+def test_blocks_have_the_size_that_is_asked_for_up_to_a_limit(size: int, expected: int) -> None:
+    assert limit_blocks(size) == expected
 
 
 def test_each_kind_gives_its_trials_and_leaves_nothing() -> None:

@@ -37,6 +37,18 @@ def test_different_keys_pack_differently(one: BlockKey, other: BlockKey):
     assert (pack_key(one) == pack_key(other)) == (one == other)
 
 
+def test_a_wrong_value_is_not_echoed_at_length():
+    with pytest.raises(InvalidArgument, match=r"of 5000\) is no space") as raised:
+        pack_keys("x" * 5000, [b"12345678"])
+    assert len(str(raised.value)) < 400
+    with pytest.raises(InvalidArgument, match=r"of 4000\)") as raised:
+        pack_keys("m", [b"12345678", b"y" * 4000])
+    assert len(str(raised.value)) < 400
+    with pytest.raises(InvalidArgument, match="prefix hash is 'text'"):
+        pack_keys("m", [b"12345678", "text"])
+    assert pack_keys("m", []) == []
+
+
 @given(spaces, spaces, prefixes)
 def test_a_space_is_no_beginning_of_another_ones_keys(one: str, other: str, prefix: bytes):
     packed = pack_key(BlockKey(one, prefix))
