@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorcast.cli.output import Flow, Table, shorten, shorten_operation
+from tensorcast.cli.signals import shorten_data
 from tensorcast.cli.units import format_second, format_size
 from tensorcast.schema import events as facts
 from tensorcast.schema.api import EventInfo
 from tensorcast.schema.codec import decode_event
+from tensorcast.schema.engine_events import (
+    EngineEvent,
+    EngineLeft,
+    EngineLost,
+    EngineRegistered,
+    EngineServing,
+)
 from tensorcast.schema.ids import EventId
 from tensorcast.schema.work import kind_of
 
@@ -138,6 +146,10 @@ def _content(fact: facts.Event) -> str:
         return _about_operation(fact)
     if isinstance(fact, facts.NodeEvent):
         return _about_node(fact)
+    if isinstance(fact, EngineEvent):
+        return _about_engine(fact)
+    if isinstance(fact, facts.SignalEvent):
+        return shorten_data(fact.data)
     return _about_lease(fact)
 
 
@@ -208,6 +220,20 @@ def _about_node(fact: facts.NodeEvent) -> str:
         case facts.NodeRelieved():
             return f"{fact.tier} has {format_size(fact.free_bytes)} to spare"
         case _:
+            return ""
+
+
+def _about_engine(fact: EngineEvent) -> str:
+    match fact:
+        case EngineRegistered():
+            place = f" on {fact.node}" if fact.node else ""
+            return f"{fact.kind}{place}" + (f" at {fact.url}" if fact.url else "")
+        case EngineServing():
+            since = f" since {format_second(fact.since)}"
+            return fact.version + (f", {shorten(fact.artifact)}" if fact.artifact else "") + since
+        case EngineLost():
+            return f"not heard of since {format_second(fact.last_seen)}"
+        case EngineLeft():
             return ""
 
 

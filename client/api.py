@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from tensorcast.client.block_verbs import BlockVerbs
+from tensorcast.client.engine_verbs import EngineVerbs
 from tensorcast.client.faults import not_text
 from tensorcast.client.naming import What, name_of
 from tensorcast.client.position import Position
+from tensorcast.client.signal_verbs import SignalVerbs
 from tensorcast.schema import subjects
 from tensorcast.schema.api import (
     LIST_MAX,
@@ -58,6 +60,7 @@ from tensorcast.schema.commands import (
 from tensorcast.schema.errors import Corrupt, Timeout, Unavailable
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     EventId,
     Key,
     LeaseId,
@@ -84,7 +87,7 @@ RESTART_POLL_S = 0.1
 HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
 
 
-class ControlPlane(BlockVerbs):
+class ControlPlane(EngineVerbs, SignalVerbs, BlockVerbs):
     """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
     not answer in time, and the error that it answers."""
@@ -99,9 +102,9 @@ class ControlPlane(BlockVerbs):
         timeout_s: float = REQUEST_S,
     ) -> None:
         self._url = url
-        self._cluster = cluster
-        self._actor = actor
-        self._position = position
+        self.cluster = cluster
+        self.actor = actor
+        self.position = position
         self._timeout_s = timeout_s
         self._nats: Nats | None = None
         self._left_behind: list[Nats | None] = []
@@ -139,9 +142,9 @@ class ControlPlane(BlockVerbs):
         from nats.errors import Error, NoRespondersError
         from nats.errors import TimeoutError as NatsTimeoutError
 
-        payload = _encode(await self._position.include(request))
-        nats = await self._connect()
-        subject = subjects.api_subject(self._cluster, verb)
+        payload = _encode(await self.position.include(request))
+        nats = await self.connect()
+        subject = subjects.api_subject(self.cluster, verb)
         try:
             reply = await nats.request(subject, payload, timeout=max(0.0, timeout))
             return parse_reply(reply.data, answer)
@@ -160,9 +163,9 @@ class ControlPlane(BlockVerbs):
     async def execute(self, command: Command, *, force: bool = False) -> Executed:
         """Has a command decided and its events appended. Later reads of this client include
         them."""
-        request = Execute(command=command, actor=self._actor, force=force)
+        request = Execute(command=command, actor=self.actor, force=force)
         done = await self.ask_once("execute", request, Executed, timeout=self._timeout_s)
-        self._position.advance(done.seq)
+        self.position.advance(done.seq)
         return done
 
     # ---- artifacts ---------------------------------------------------------------------------
@@ -352,8 +355,13 @@ class ControlPlane(BlockVerbs):
     async def renew(self, lease: LeaseId) -> None:
         """Says that a lease is still wanted. Not acknowledged: a lost one is made up by the
         next."""
-        nats = await self._connect()
-        await nats.publish(subjects.renewal(self._cluster, lease), b"")
+        nats = await self.connect()
+        await nats.publish(subjects.renewal(self.cluster, lease), b"")
+
+    async def pulse(self, engine: EngineId, payload: bytes) -> None:
+        """Says that an engine is alive. Not acknowledged either."""
+        nats = await self.connect()
+        await nats.publish(subjects.presence(self.cluster, engine), payload)
 
     async def aclose(self) -> None:
         """Gives up the connection. Safe to repeat."""
@@ -369,7 +377,7 @@ class ControlPlane(BlockVerbs):
 
     async def _pages(self, verb: str, query: AuditQuery) -> tuple[EventInfo, ...]:
         found: list[EventInfo] = []
-        query = msgspec.structs.replace(query, after=max(query.after, self._position.seq))
+        query = msgspec.structs.replace(query, after=max(query.after, self.position.seq))
         while len(found) < query.limit:
             size = min(LIST_MAX, query.limit - len(found))
             since = found[-1].seq if found else query.since
@@ -387,7 +395,7 @@ class ControlPlane(BlockVerbs):
         return (await self.operation(what)).id
 
     def _show(self, what: What) -> Show:
-        return Show(what=name_of(what), after=self._position.seq)
+        return Show(what=name_of(what), after=self.position.seq)
 
     def _browse(
         self,
@@ -399,13 +407,14 @@ class ControlPlane(BlockVerbs):
     ) -> Browse:
         return Browse(
             limit=limit,
-            after=self._position.seq,
+            after=self.position.seq,
             status=status,
             node=parse_node(node) if node else None,
             artifact=artifact,
         )
 
-    async def _connect(self) -> Nats:
+    async def connect(self) -> Nats:
+        """The connection to NATS, made when there is none. Raises Unavailable."""
         async with self._connecting:
             if self._nats is None or self._nats.is_closed:
                 self._nats = await _connect_nats(self._url)

@@ -16,19 +16,40 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.arena import Arena
+from tensorcast.client.arrivals import AsyncArrival, follow
 from tensorcast.client.blocks_calls import Addresses, AsyncBlockCalls, make_blocks
 from tensorcast.client.context import Context, resolve_context
+from tensorcast.client.engine_calls import AsyncEngineCalls
 from tensorcast.client.export import PathLike, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.memory import map_segment
+from tensorcast.client.model_files import (
+    Mark,
+    ModelFolder,
+    check_files,
+    find_folder,
+    read_files,
+    write_files,
+    write_model_folder,
+)
 from tensorcast.client.naming import What, check_timeout, name_of, view_of
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
+from tensorcast.client.signals import (
+    ACK_S,
+    NEW,
+    AsyncSignals,
+    Reader,
+    Start,
+    forget_reader,
+    list_readers,
+)
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
+from tensorcast.schema.api_signals import Emitted
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
@@ -65,7 +86,7 @@ def connect_async(
     return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
-class AsyncClient(AsyncBlockCalls):
+class AsyncClient(AsyncEngineCalls, AsyncBlockCalls):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""
 
@@ -238,7 +259,8 @@ class AsyncClient(AsyncBlockCalls):
     ) -> str:
         """Writes an artifact (or a view) as safetensors; returns the path of the file.
 
-        `path` is a file, or a folder (one that exists, or ends with '/') for `model.safetensors`.
+        `path` is a file, or a folder (one that exists, or ends with '/') for `model.safetensors`;
+        into a folder of this machine a whole artifact brings the files that travel with it.
         The file appears whole or not at all. Raises InvalidArgument when it exists and not
         `force`, OutOfCapacity when the disk is full, and as `get`.
         """
@@ -261,12 +283,43 @@ class AsyncClient(AsyncBlockCalls):
         part = view_of(view)
         grant, memory = await self.grant(what, timeout=timeout)
         selected = resolve(part, grant.manifest.index)
+        files = {} if view is not None else read_files(memory, grant.manifest.index)
+        folder = find_folder(path)
+        if folder is not None:
+            check_files(files, folder, force=force)
         target = await self.run(
             lambda stop: write_safetensors(
                 memory, selected, path, force=force, stop=stop, progress=progress
             )
         )
+        if folder is not None:
+            await self.run(lambda _: write_files(files, folder, force=force))
         return Written(grant.artifact, target)
+
+    async def files(self, what: What, *, timeout: float = GET_S) -> dict[str, bytes]:
+        """The small files that travel with an artifact (a model's configuration and tokenizer), by
+        name. Raises Corrupt for what cannot be one, and as `get`."""
+        grant, memory = await self.grant(what, timeout=timeout)
+        return read_files(memory, grant.manifest.index)
+
+    async def write_files(
+        self, what: What, folder: PathLike, *, force: bool = False, timeout: float = GET_S
+    ) -> ModelFolder:
+        """Writes the files that travel with an artifact into a folder, and a `tensorcast.json` that
+        names the artifact: what an engine needs beside the weights.
+
+        Raises NotFound when there are none, InvalidArgument when another file of one of the names
+        is there and not `force`, and as `get`.
+        """
+        grant, memory = await self.grant(what, timeout=timeout)
+        files = read_files(memory, grant.manifest.index)
+        mark = Mark(artifact=grant.artifact, name=name_of(what))
+        return await self.run(lambda _: write_model_folder(files, mark, folder, force=force))
+
+    async def follow(self, what: What, *, timeout: float = GET_S) -> AsyncArrival:
+        """As `get` for who begins with what is there: returns as soon as the node has begun to
+        bring the artifact. `timeout` is for that; raises as `get`."""
+        return await follow(self, what, timeout)
 
     async def grant(
         self, what: What, *, timeout: float = GET_S
@@ -339,6 +392,45 @@ class AsyncClient(AsyncBlockCalls):
         """Keeps replicas (on `node`, or all) from eviction during `async with`. The lease is
         renewed in the background; when the process dies it expires after `ttl` seconds."""
         return AsyncLease(self.api, what, ttl_s=ttl, node=node, holder=self.actor)
+
+    # ---- signals -------------------------------------------------------------------------------
+
+    async def emit(self, topic: str, data: Mapping[str, object] | None = None) -> Emitted:
+        """Emits a signal on a topic (`weights.published`); it is in the log when this returns.
+
+        `data` is a mapping that JSON can hold, of 64 KiB at most. Raises InvalidArgument,
+        OutOfCapacity when there are too many topics, Unavailable, Timeout; after these two it may
+        have been emitted all the same.
+        """
+        return await self.api.emit(topic, data)
+
+    def signals(
+        self,
+        pattern: str,
+        *,
+        durable: str | None = None,
+        start: Start = NEW,
+        ack_within: float = ACK_S,
+    ) -> AsyncSignals:
+        """Reads the signals whose topics a pattern chooses (`weights.*`, `engine.>`), in the order
+        of the log: `async for signal in client.signals(...)`. It takes its place at the first of
+        `open`, `async with` and the loop.
+
+        With a `durable` name the cluster keeps which signals were acknowledged (`signal.ack()`):
+        each is given until it is, at least once, also after a crash of anybody. What is not
+        acknowledged `ack_within` seconds is given again. `start` is 'new', 'first', 'last' (of each
+        topic), a position or a time; for a durable name it counts only when that is new. Raises
+        InvalidArgument.
+        """
+        return AsyncSignals(self.api, pattern, durable=durable, start=start, ack_within=ack_within)
+
+    async def signal_readers(self) -> tuple[Reader, ...]:
+        """The durable readers of signals, and how far they are."""
+        return await list_readers(await self.api.connect(), self.context.cluster)
+
+    async def forget_reader(self, durable: str) -> None:
+        """Forgets a durable reader of signals and where it stands. Raises NotFound."""
+        await forget_reader(await self.api.connect(), self.context.cluster, durable)
 
     async def stats(self) -> Stats:
         """Counts of the local mover, for diagnosis."""

@@ -14,14 +14,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
+from tensorcast.client.arrivals import AsyncArrival
 from tensorcast.client.blocks_calls import BlockCalls
 from tensorcast.client.context import Context
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
+from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.naming import What
 from tensorcast.client.portal import Portal, documented_as
-from tensorcast.client.session import AsyncClient, connect_async
+from tensorcast.client.session import GET_S, AsyncClient, connect_async
+from tensorcast.client.signals import ACK_S, NEW, Start
+from tensorcast.client.signals_sync import Signals
 from tensorcast.schema.api import OperationInfo, ReplicasProgress
+from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.ids import ArtifactId, EventId, LeaseId, NodeId, OperationId
 from tensorcast.schema.tensors import Index
 
@@ -95,8 +100,12 @@ class Queries(_Facade[ControlPlane]):
     block_spaces = _waited(ControlPlane.block_spaces)
     block = _waited(ControlPlane.block)
     block_events = _waited(ControlPlane.block_events)
+    engines = _waited(ControlPlane.engines)
+    engine = _waited(ControlPlane.engine)
+    weights_of = _waited(ControlPlane.weights_of)
     replay = _waited(ControlPlane.replay)
     status = _waited(ControlPlane.status)
+    topics = _waited(ControlPlane.topics)
 
 
 class Artifact(_Facade[AsyncArtifact]):
@@ -219,6 +228,34 @@ class Replication(_Facade[AsyncReplication]):
     events = _waited(AsyncReplication.events)
 
 
+class Arrival(_Facade[AsyncArrival]):
+    """An artifact that is here, or on its way: see `AsyncArrival`."""
+
+    wait = _waited(AsyncArrival.wait)
+
+    def has(self, place: ByteRange) -> bool:
+        """Whether these bytes of the byte space may be read."""
+        return self._inner.has(place)
+
+    @property
+    def artifact(self) -> ArtifactId:
+        return self._inner.artifact
+
+    @property
+    def index(self) -> Index:
+        return self._inner.index
+
+    @property
+    def memory(self) -> MemoryMapping | None:
+        """Its byte space, mapped; None when it has no bytes."""
+        return self._inner.memory
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes are there."""
+        return self._inner.is_whole
+
+
 class Lease(_Facade[AsyncLease]):
     """Keeps an artifact's replicas from eviction during `with`."""
 
@@ -280,8 +317,17 @@ class Client(_Facade[AsyncClient], BlockCalls):
     empty = _waited(AsyncClient.empty)
     export = _waited(AsyncClient.export)
     write_file = _waited(AsyncClient.write_file)
+    files = _waited(AsyncClient.files)
+    write_files = _waited(AsyncClient.write_files)
     artifacts = _waited(AsyncClient.artifacts)
     stats = _waited(AsyncClient.stats)
+    emit = _waited(AsyncClient.emit)
+    signal_readers = _waited(AsyncClient.signal_readers)
+    forget_reader = _waited(AsyncClient.forget_reader)
+    engines = _waited(AsyncClient.engines)
+    engine = _waited(AsyncClient.engine)
+    weights_of = _waited(AsyncClient.weights_of)
+    publish = _waited(AsyncClient.publish)
 
     @documented_as(AsyncClient.put)
     def put(
@@ -318,6 +364,12 @@ class Client(_Facade[AsyncClient], BlockCalls):
         _seal(what)
         return Artifact(self._portal, self._portal.run(self._inner.wait(what, timeout=timeout)))
 
+    @documented_as(AsyncClient.follow)
+    def follow(self, what: What, *, timeout: float = GET_S) -> Arrival:
+        """As `AsyncClient.follow`."""
+        _seal(what)
+        return Arrival(self._portal, self._portal.run(self._inner.follow(what, timeout=timeout)))
+
     def operation(self, operation: str) -> Operation:
         """An operation by its id. Raises NotFound."""
         return Operation(self._portal, self._portal.run(self._inner.operation(operation)))
@@ -343,6 +395,21 @@ class Client(_Facade[AsyncClient], BlockCalls):
         work = self._inner.verify(what, node=node, timeout=timeout, check=check)
         found = self._portal.run(work)
         return tuple(Operation(self._portal, operation) for operation in found)
+
+    @documented_as(AsyncClient.signals)
+    def signals(
+        self,
+        pattern: str,
+        *,
+        durable: str | None = None,
+        start: Start = NEW,
+        ack_within: float = ACK_S,
+    ) -> Signals:
+        """As `AsyncClient.signals`; it has taken its place when this returns. Raises Conflict when
+        the durable name reads another pattern, Unavailable."""
+        inner = self._inner.signals(pattern, durable=durable, start=start, ack_within=ack_within)
+        self._portal.run(inner.open())
+        return Signals(self._portal, inner)
 
     @documented_as(AsyncClient.lease)
     def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> Lease:

@@ -10,7 +10,17 @@ from types import ModuleType
 
 import msgspec
 
-from tensorcast.schema.aggregates import artifact, key, lease, machine, node, operation, replica
+from tensorcast.schema.aggregates import (
+    artifact,
+    engine,
+    key,
+    lease,
+    machine,
+    node,
+    operation,
+    replica,
+    signal,
+)
 from tensorcast.schema.block_events import BLOCK_EVENT_TYPES, BlockEvent
 from tensorcast.schema.events import EVENT_TYPES, AggregateKind, Event
 from tensorcast.schema.upcast import current_version
@@ -25,6 +35,8 @@ AGGREGATES: dict[AggregateKind, ModuleType] = {
     AggregateKind.OPERATION: operation,
     AggregateKind.NODE: node,
     AggregateKind.LEASE: lease,
+    AggregateKind.ENGINE: engine,
+    AggregateKind.SIGNAL: signal,
 }
 
 

@@ -15,6 +15,7 @@ from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import Corrupt, ErrorBody, from_body
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     EventId,
     Key,
     NodeId,
@@ -45,7 +46,8 @@ class Execute(_Message, frozen=True, kw_only=True):
 
 
 class Show(_Message, frozen=True, kw_only=True):
-    """Verbs `artifact.show`, `artifact.tensors`, `key.show`, `operation.show`, `node.show`:
+    """Verbs `artifact.show`, `artifact.tensors`, `key.show`, `operation.show`, `node.show`,
+    `engine.show`:
     `what` is a key, an id or an unambiguous beginning of an id (6 characters or more). The answer
     includes everything up to event `after`."""
 
@@ -54,7 +56,8 @@ class Show(_Message, frozen=True, kw_only=True):
 
 
 class Browse(_Message, frozen=True, kw_only=True):
-    """Verbs `artifact.list`, `key.list`, `operation.list`, `node.list`: newest first."""
+    """Verbs `artifact.list`, `key.list`, `operation.list`, `node.list`, `engine.list`: newest
+    first."""
 
     limit: int = LIST_MAX
     after: Seq = Seq(0)
@@ -65,8 +68,9 @@ class Browse(_Message, frozen=True, kw_only=True):
 
 class AuditQuery(_Message, frozen=True, kw_only=True):
     """Verbs `audit.log` and `artifact.history`: events in the order of the log from position
-    `since` on (exclusive). `what` (key, id, node or operation) selects the events about it; for an
-    artifact these include its replicas, operations, leases and keys. An answer carries a few MiB at
+    `since` on and up to `before` (both exclusive). `what` (key, id, node, operation or engine)
+    selects the events about it; for an artifact these include its replicas, operations, leases,
+    engines and keys. An answer carries a few MiB at
     most: whoever wants all asks again from the last position until an answer is empty."""
 
     what: str | None = None
@@ -78,6 +82,7 @@ class AuditQuery(_Message, frozen=True, kw_only=True):
     time_from: datetime | None = None
     time_to: datetime | None = None
     since: Seq = Seq(0)
+    before: Seq | None = None
     limit: int = LIST_MAX
     newest: bool = False
     after: Seq = Seq(0)
@@ -109,6 +114,15 @@ class WaitReplicas(_Message, frozen=True, kw_only=True):
     tier: Tier
     request: EventId
     timeout_s: float
+
+
+class WeightsQuery(_Message, frozen=True, kw_only=True):
+    """Verb `engine.weights`: which weights an engine (its name or address) served at a time, as
+    `ServedInfo`; None: now."""
+
+    engine: str
+    at: datetime | None = None
+    after: Seq = Seq(0)
 
 
 class Ask(_Message, frozen=True, kw_only=True):
@@ -264,6 +278,41 @@ class NodeInfo(_Message, frozen=True, kw_only=True):
     trouble: str = ""
 
 
+class ServedInfo(_Message, frozen=True, kw_only=True):
+    """Weights that an engine served from `since` until `until` (None: it does so now)."""
+
+    engine: EngineId
+    version: str
+    artifact: ArtifactId | None
+    since: datetime
+    until: datetime | None
+    life: str
+    seq: Seq
+
+
+class EngineInfo(_Message, frozen=True, kw_only=True):
+    """`version` is that of the weights that it serves or, when it is not up, served last (empty: it
+    has not said), `since` when they began to serve. `load` is what it said last, for example
+    `cache_usage` (0 to 1). `served` are its last weights, the oldest first; only one engine alone
+    is told with them."""
+
+    engine: EngineId
+    kind: str
+    state: str
+    node: NodeId | None
+    model: str
+    url: str
+    version: str
+    artifact: ArtifactId | None
+    since: datetime | None
+    life: str
+    labels: dict[str, str]
+    registered_at: datetime
+    seq: Seq
+    load: dict[str, float] = {}
+    served: tuple[ServedInfo, ...] = ()
+
+
 class EventInfo(_Message, frozen=True, kw_only=True):
     seq: Seq
     id: EventId
@@ -341,6 +390,7 @@ class ReplayInfo(_Message, frozen=True, kw_only=True):
     nodes: tuple[NodeInfo, ...]
     operations: tuple[OperationInfo, ...]
     plans: tuple[str, ...] = ()
+    engines: tuple[EngineInfo, ...] = ()
 
 
 class ReplicasProgress(_Message, frozen=True, kw_only=True):

@@ -11,29 +11,44 @@ from typing import TypeVar
 import msgspec
 from immutables import Map
 
-from tensorcast.schema.aggregates import artifact, key, lease, node, operation, replica
+from tensorcast.schema.aggregates import (
+    artifact,
+    engine,
+    key,
+    lease,
+    node,
+    operation,
+    replica,
+    signal,
+)
 from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.aggregates.engine import Engine, EngineStatus
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import OPEN, Operation
 from tensorcast.schema.aggregates.replica import Replica
+from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.commands import (
     ArtifactCommand,
     Command,
+    EngineCommand,
     KeyCommand,
     LeaseCommand,
     NodeCommand,
     OperationCommand,
     ReplicaCommand,
+    SignalCommand,
     aggregate_of,
 )
+from tensorcast.schema.engine_events import EngineEvent
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import Rejected
 from tensorcast.schema.events import (
     ArtifactEvent,
     Event,
     KeyEvent,
+    LeaseEvent,
     NodeEvent,
     OperationEvent,
     ReplicaEvent,
@@ -41,6 +56,7 @@ from tensorcast.schema.events import (
 )
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     Key,
     LeaseId,
     NodeId,
@@ -48,8 +64,9 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Seq,
 )
+from tensorcast.schema.signals import Topic
 
-State = Artifact | KeyState | Replica | Operation | Node | Lease
+State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -59,8 +76,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     `open_operations` are those issued or running; `operations_by_artifact` are all those of an
     artifact; `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
-    point to it now. `skipped` counts events that could not follow (it stays 0 as long as every
-    writer decides before it appends).
+    point to it now; `engines_up` the engines that run. `skipped` counts events that could not
+    follow (it stays 0 as long as every writer decides before it appends).
     """
 
     at: Seq = Seq(0)
@@ -70,12 +87,15 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     operations: Map[OperationId, Operation] = Map()
     nodes: Map[NodeId, Node] = Map()
     leases: Map[LeaseId, Lease] = Map()
+    engines: Map[EngineId, Engine] = Map()
+    signals: Map[Topic, SignalTopic] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
     replicas_by_node: Map[NodeId, frozenset[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
     leases_by_artifact: Map[ArtifactId, frozenset[LeaseId]] = Map()
     operations_by_artifact: Map[ArtifactId, frozenset[OperationId]] = Map()
     open_operations: frozenset[OperationId] = frozenset()
+    engines_up: frozenset[EngineId] = frozenset()
     skipped: int = 0
 
 
@@ -112,7 +132,11 @@ def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
         return operation.evolve(view.operations.get(event.operation), recorded, event)
     if isinstance(event, NodeEvent):
         return node.evolve(view.nodes.get(event.node), recorded, event)
-    return lease.evolve(view.leases.get(event.lease), recorded, event)
+    if isinstance(event, LeaseEvent):
+        return lease.evolve(view.leases.get(event.lease), recorded, event)
+    if isinstance(event, EngineEvent):
+        return engine.evolve(view.engines.get(event.engine), recorded, event)
+    return signal.evolve(view.signals.get(event.topic), recorded, event)
 
 
 def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]:
@@ -135,10 +159,16 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
     elif isinstance(command, NodeCommand):
         state = view.nodes.get(command.node)
         events = node.decide(state, command)
-    else:
-        assert isinstance(command, LeaseCommand), aggregate_of(command)
+    elif isinstance(command, LeaseCommand):
         state = view.leases.get(command.lease)
         events = lease.decide(state, command)
+    elif isinstance(command, EngineCommand):
+        state = view.engines.get(command.engine)
+        events = engine.decide(state, command)
+    else:
+        assert isinstance(command, SignalCommand), aggregate_of(command)
+        state = view.signals.get(command.topic)
+        events = signal.decide(state, command)
     return events, state.version if state else Seq(0)
 
 
@@ -166,6 +196,14 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
             }
         case Node():
             return {"nodes": view.nodes.set(state.id, state)}
+        case SignalTopic():
+            return {"signals": view.signals.set(state.id, state)}
+        case Engine():
+            up = view.engines_up - {state.id}
+            return {
+                "engines": view.engines.set(state.id, state),
+                "engines_up": up | {state.id} if state.status is EngineStatus.UP else up,
+            }
         case Lease():
             change = _with if state.status is LeaseStatus.HELD else _without
             return {

@@ -14,6 +14,7 @@ from tensorcast.schema.events import AggregateKind, Natural
 from tensorcast.schema.faults import Fault
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     Epoch,
     Key,
     LeaseId,
@@ -23,6 +24,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Tier,
 )
+from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
 from tensorcast.schema.work import Work
 
@@ -238,6 +240,48 @@ class ExpireLease(_Command, frozen=True, kw_only=True):
     last_seen: datetime
 
 
+class EmitSignal(_Command, frozen=True, kw_only=True):
+    topic: Topic
+    data: dict[str, object] = {}
+
+    @property
+    def signal(self) -> Topic:
+        """The aggregate's id is the topic."""
+        return self.topic
+
+
+class RegisterEngine(_Command, frozen=True, kw_only=True):
+    """What is empty stays as this life has said it before."""
+
+    engine: EngineId
+    life: str
+    kind: str = ""
+    node: NodeId | None = None
+    model: str = ""
+    url: str = ""
+    ttl_s: float
+    labels: dict[str, str] = {}
+
+
+class ServeWeights(_Command, frozen=True, kw_only=True):
+    engine: EngineId
+    life: str
+    version: str
+    artifact: ArtifactId | None
+    since: datetime
+
+
+class LeaveEngine(_Command, frozen=True, kw_only=True):
+    engine: EngineId
+    life: str
+
+
+class LoseEngine(_Command, frozen=True, kw_only=True):
+    engine: EngineId
+    life: str
+    last_seen: datetime
+
+
 ArtifactCommand = (
     SealArtifact
     | PinArtifact
@@ -276,9 +320,18 @@ NodeCommand = (
     | ReportRelief
 )
 LeaseCommand = AcquireLease | ReleaseLease | ExpireLease
+EngineCommand = RegisterEngine | ServeWeights | LeaveEngine | LoseEngine
+SignalCommand = EmitSignal
 
 Command = (
-    ArtifactCommand | KeyCommand | ReplicaCommand | OperationCommand | NodeCommand | LeaseCommand
+    ArtifactCommand
+    | KeyCommand
+    | ReplicaCommand
+    | OperationCommand
+    | NodeCommand
+    | LeaseCommand
+    | EngineCommand
+    | SignalCommand
 )
 
 _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], ...] = (
@@ -332,6 +385,8 @@ _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], .
         ),
     ),
     (AggregateKind.LEASE, (AcquireLease, ReleaseLease, ExpireLease)),
+    (AggregateKind.ENGINE, (RegisterEngine, ServeWeights, LeaveEngine, LoseEngine)),
+    (AggregateKind.SIGNAL, (EmitSignal,)),
 )
 
 

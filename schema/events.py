@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from tensorcast.schema.chunks import ChunkCount, ChunkSet
+from tensorcast.schema.engine_events import ENGINE_EVENT_TYPES, EngineEvent
 from tensorcast.schema.faults import Fault
 from tensorcast.schema.ids import (
     ArtifactId,
@@ -26,6 +27,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Tier,
 )
+from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
 from tensorcast.schema.work import Work
 
@@ -39,6 +41,8 @@ class AggregateKind(StrEnum):
     OPERATION = "operation"
     NODE = "node"
     LEASE = "lease"
+    ENGINE = "engine"
+    SIGNAL = "signal"
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +340,21 @@ class LeaseExpired(_Event, frozen=True, kw_only=True):
     last_seen: datetime
 
 
+# ---- signal --------------------------------------------------------------------------------
+
+
+class SignalEmitted(_Event, frozen=True, kw_only=True):
+    """Somebody has something to say to whoever reads the topic; `data` says what."""
+
+    topic: Topic
+    data: dict[str, object] = {}
+
+    @property
+    def signal(self) -> Topic:
+        """The aggregate's id is the topic."""
+        return self.topic
+
+
 ArtifactEvent = (
     ArtifactSealed
     | ArtifactPinned
@@ -374,6 +393,7 @@ NodeEvent = (
     | NodeRelieved
 )
 LeaseEvent = LeaseAcquired | LeaseReleased | LeaseExpired
+SignalEvent = SignalEmitted
 
 
 class UnknownEvent(_Event, frozen=True, kw_only=True):
@@ -384,7 +404,16 @@ class UnknownEvent(_Event, frozen=True, kw_only=True):
     data: msgspec.Raw
 
 
-Event = ArtifactEvent | KeyEvent | ReplicaEvent | OperationEvent | NodeEvent | LeaseEvent
+Event = (
+    ArtifactEvent
+    | KeyEvent
+    | ReplicaEvent
+    | OperationEvent
+    | NodeEvent
+    | LeaseEvent
+    | EngineEvent
+    | SignalEvent
+)
 
 EVENT_TYPES: dict[str, type[Event]] = {
     "artifact.sealed": ArtifactSealed,
@@ -420,6 +449,8 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "lease.acquired": LeaseAcquired,
     "lease.released": LeaseReleased,
     "lease.expired": LeaseExpired,
+    **ENGINE_EVENT_TYPES,
+    "signal.emitted": SignalEmitted,
 }
 TYPE_NAMES: dict[type[Event], str] = {cls: name for name, cls in EVENT_TYPES.items()}
 

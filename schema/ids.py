@@ -14,6 +14,7 @@ Key = NewType("Key", str)
 ReplicaId = NewType("ReplicaId", str)
 OperationId = NewType("OperationId", str)
 LeaseId = NewType("LeaseId", str)
+EngineId = NewType("EngineId", str)
 NodeId = NewType("NodeId", str)
 EventId = NewType("EventId", str)
 Epoch = NewType("Epoch", int)
@@ -23,6 +24,7 @@ Seq = NewType("Seq", int)
 KEY_BYTES_MAX = 512
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ARTIFACT = re.compile(r"[0-9a-f]{40}")
+_ENGINE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -81,6 +83,16 @@ def parse_node(text: str) -> NodeId:
             hint="Use 1 to 63 of a-z, 0-9 and '-', not at an end.",
         )
     return NodeId(text)
+
+
+def parse_engine(text: str) -> EngineId:
+    """A name of an engine. Raises InvalidArgument."""
+    if not _ENGINE.fullmatch(text):
+        raise InvalidArgument(
+            f"{text!r} is not a name of an engine.",
+            hint="Use 1 to 128 letters, digits, '.', '_', ':', '@' and '-', not at an end.",
+        )
+    return EngineId(text)
 
 
 def parse_cluster(text: str) -> str:

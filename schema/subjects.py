@@ -1,10 +1,12 @@
 """Names of NATS objects and subjects. No other file builds one.
 
 tc.<cluster>.log.<aggregate kind>.<aggregate id>     the log: one subject for each aggregate
+tc.<cluster>.log.signal.<topic>                      signals in it; a topic has tokens of its own
 tc.<cluster>.kv.<node>.changed, .cleared             the KV log: what happens to a node's KV blocks
 tc.<cluster>.api.<verb>                              requests to the control plane
 tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
 tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
+tc.<cluster>.presence.<engine>                       an engine is alive (not an event)
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from urllib.parse import quote, unquote
 
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.events import AggregateKind, Event, aggregate_of
-from tensorcast.schema.ids import LeaseId, NodeId
+from tensorcast.schema.ids import EngineId, LeaseId, NodeId
+from tensorcast.schema.signals import Pattern, parse_topic
 
 _UNSAFE_IN_QUOTED = re.compile(r"[.~]")
 
@@ -36,7 +39,14 @@ def log_subjects(cluster: str) -> str:
 
 def log_subject(cluster: str, kind: AggregateKind, aggregate_id: str) -> str:
     """The subject of one aggregate."""
+    if kind is AggregateKind.SIGNAL:
+        return signal_subjects(cluster, Pattern(parse_topic(aggregate_id)))
     return f"tc.{cluster}.log.{kind}.{_token(aggregate_id)}"
+
+
+def signal_subjects(cluster: str, pattern: Pattern) -> str:
+    """The subjects of all topics that a pattern chooses."""
+    return f"tc.{cluster}.log.{AggregateKind.SIGNAL}.{pattern}"
 
 
 def subject_of(cluster: str, event: Event) -> str:
@@ -46,15 +56,18 @@ def subject_of(cluster: str, event: Event) -> str:
 
 def kind_subjects(cluster: str, kind: AggregateKind) -> str:
     """The subjects of all aggregates of one kind."""
-    return f"tc.{cluster}.log.{kind}.*"
+    return f"tc.{cluster}.log.{kind}.{'>' if kind is AggregateKind.SIGNAL else '*'}"
 
 
 def parse_log_subject(subject: str) -> tuple[AggregateKind, str]:
     """The aggregate that a log subject stands for. Raises ValueError for any other subject."""
-    parts = subject.split(".")
+    parts = subject.split(".", 4)
     if len(parts) != 5 or parts[0] != "tc" or parts[2] != "log":
         raise ValueError(f"{subject!r} is not a subject of the log")
-    return AggregateKind(parts[3]), unquote(parts[4])
+    kind = AggregateKind(parts[3])
+    if "." in parts[4] and kind is not AggregateKind.SIGNAL:
+        raise ValueError(f"{subject!r} is not a subject of the log")
+    return kind, unquote(parts[4])
 
 
 def kv_log_name(cluster: str) -> str:
@@ -105,6 +118,16 @@ def renewal(cluster: str, lease: LeaseId) -> str:
 def renewals(cluster: str) -> str:
     """The subjects of all renewals."""
     return f"tc.{cluster}.renewal.*"
+
+
+def presence(cluster: str, engine: EngineId) -> str:
+    """Where an engine says that it is alive."""
+    return f"tc.{cluster}.presence.{_token(engine)}"
+
+
+def presences(cluster: str) -> str:
+    """The subjects of all engines' signs of life."""
+    return f"tc.{cluster}.presence.*"
 
 
 def _token(text: str) -> str:

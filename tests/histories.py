@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 
 from samples import BEGIN, artifact_id, manifest
 from tensorcast.log.execute import Origin, plan
@@ -25,11 +26,14 @@ from tensorcast.schema.commands import (
     FillReplica,
     IssueOperation,
     JoinNode,
+    LeaveEngine,
     LeaveNode,
+    LoseEngine,
     LoseNode,
     LoseReplica,
     MoveKey,
     PinArtifact,
+    RegisterEngine,
     ReleaseLease,
     RemoveArtifact,
     RemoveKey,
@@ -39,6 +43,7 @@ from tensorcast.schema.commands import (
     RerouteOperation,
     RetryOperation,
     SealArtifact,
+    ServeWeights,
     StartOperation,
     StartReplica,
     SucceedOperation,
@@ -48,7 +53,16 @@ from tensorcast.schema.commands import (
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
-from tensorcast.schema.ids import Epoch, Key, LeaseId, NodeId, OperationId, Tier, replica_id
+from tensorcast.schema.ids import (
+    EngineId,
+    Epoch,
+    Key,
+    LeaseId,
+    NodeId,
+    OperationId,
+    Tier,
+    replica_id,
+)
 from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify
 
 CHUNKS = 6
@@ -62,6 +76,7 @@ class Dice:
         self._makers: tuple[Callable[[], Command], ...] = (
             *(self._seal, self._replica, self._replica, self._operation, self._lease),
             *(self._artifact, self._key, self._node, self._filling, self._running),
+            self._engine,
         )
 
     def command(self) -> Command:
@@ -187,6 +202,21 @@ class Dice:
             ReportPressure(
                 node=node, epoch=epoch, tier=Tier.DRAM, needed_bytes=1 << 45, candidates=()
             ),
+        )
+
+    def _engine(self) -> Command:
+        number = self._random.randrange(4)
+        engine, life = EngineId(f"engine-{number}"), self._pick("one", "two")
+        since = BEGIN + timedelta(seconds=self._random.randrange(1000))
+        artifact = self._pick(None, self._artifact_id())
+        register = RegisterEngine(
+            engine=engine, life=life, kind="vllm", node=NodeId(f"n{number % 2 + 1}"), ttl_s=15.0
+        )
+        serve = ServeWeights(engine=engine, life=life, version="v", artifact=artifact, since=since)
+        return self._pick(
+            *(register, register, serve, serve),
+            LeaveEngine(engine=engine, life=life),
+            LoseEngine(engine=engine, life=life, last_seen=since),
         )
 
     def _lease(self) -> Command:

@@ -26,7 +26,7 @@ from tensorcast.schema.codec import decode
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Timeout, Unavailable
-from tensorcast.schema.events import Event, UnknownEvent, aggregate_of
+from tensorcast.schema.events import Event, SignalEmitted, UnknownEvent, aggregate_of
 from tensorcast.schema.ids import EventId, NodeId, Seq
 
 
@@ -70,6 +70,11 @@ class MemoryHistory:
         found = [one.seq for one in await read_all(self._log) if one.at <= moment]
         return max(found, default=Seq(0))
 
+    async def find_signals(self, seqs: Sequence[Seq]) -> dict[Seq, dict[str, object]]:
+        await self.committed_seq()
+        found = {one.seq: one.event for one in await read_all(self._log) if one.seq in seqs}
+        return {seq: e.data for seq, e in found.items() if isinstance(e, SignalEmitted)}
+
     async def view_at(self, seq: Seq) -> ClusterView:
         await self.committed_seq()
         return fold(one for one in await read_all(self._log) if one.seq <= seq)
@@ -79,6 +84,10 @@ def _matches(one: Recorded, query: AuditQuery, about: About | None) -> bool:
     if one.seq <= query.since or isinstance(one.event, UnknownEvent):
         return False
     if about is not None and aggregate_of(one.event) != (about.kind, about.id):
+        return False
+    if query.before is not None and one.seq >= query.before:
+        return False
+    if query.time_to is not None and one.at > query.time_to:
         return False
     artifact = getattr(one.event, "artifact", None)
     return query.artifact is None or artifact == query.artifact

@@ -22,6 +22,7 @@ from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     Epoch,
     EventId,
     Key,
@@ -34,6 +35,7 @@ from tensorcast.schema.ids import (
     derive_operation_id,
     replica_id,
 )
+from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest, derive_artifact_id, lay_out
 from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify, Work
 
@@ -227,11 +229,52 @@ def change() -> Iterator[Line]:
     yield begin(4, N1)
 
 
+def serve() -> Iterator[Line]:
+    """An engine that gets new weights, falls silent and comes back; another life of it leaves."""
+    name = EngineId("vllm-0")
+    actor = f"engine:{name}"
+
+    def register(life: str) -> Line:
+        return actor, c.RegisterEngine(
+            engine=name,
+            life=life,
+            kind="vllm",
+            node=N1,
+            model="llama-8b",
+            url="http://10.0.0.1:8000",
+            ttl_s=15.0,
+            labels={"pool": "rollout"},
+        )
+
+    def weights(life: str, version: str, artifact: ArtifactId | None, second: int) -> Line:
+        since = BEGIN + timedelta(seconds=second)
+        return actor, c.ServeWeights(
+            engine=name, life=life, version=version, artifact=artifact, since=since
+        )
+
+    yield register("one")
+    yield weights("one", "disk", None, 100)
+    yield weights("one", "llama-8b@2", B, 200)
+    yield TIMERS, c.LoseEngine(engine=name, life="one", last_seen=BEGIN + timedelta(seconds=210))
+    yield register("one")
+    yield weights("one", "llama-8b@2", B, 200)
+    yield register("two")
+    yield actor, c.LeaveEngine(engine=name, life="two")
+
+
+def tell() -> Iterator[Line]:
+    """Signals: two on one topic, one on another."""
+    for number in (1, 2):
+        data: dict[str, object] = {"key": f"llama-8b@{number}", "of": [number, None], "日": "本"}
+        yield ADA, c.EmitSignal(topic=Topic("weights.published"), data=data)
+    yield TIMERS, c.EmitSignal(topic=Topic("engine.load.e1"))
+
+
 def record() -> tuple[Recorded, ...]:
     """The log of the whole story: fixed ids, one event a second, each caused by the one before."""
     view = ClusterView()
     log: list[Recorded] = []
-    for actor, command in (*put(), *replicate(), *look_after(), *change()):
+    for actor, command in (*put(), *replicate(), *look_after(), *change(), *serve(), *tell()):
         events, _ = decide(view, command)
         assert events, command
         for event in events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from samples import MIB, artifact_id, manifest, record
 from tensorcast.schema.cluster import ClusterView, project
+from tensorcast.schema.engine_events import EngineRegistered
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.events import (
     ArtifactSealed,
@@ -21,6 +22,7 @@ from tensorcast.schema.events import (
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     Epoch,
     EventId,
     LeaseId,
@@ -126,6 +128,20 @@ class World:
                 node=NodeId(node) if node else None,
                 holder="engine",
                 ttl_s=30.0,
+            )
+        )
+
+    def engine(self, name: str, *, life: str = "one", node: str | None = None) -> Recorded:
+        """An engine registers; it answers at http://NAME."""
+        return self.then(
+            EngineRegistered(
+                engine=EngineId(name),
+                life=life,
+                kind="vllm",
+                node=NodeId(node) if node else None,
+                model="m",
+                url=f"http://{name}",
+                ttl_s=15.0,
             )
         )
 

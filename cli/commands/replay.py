@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorcast.cli.engines import table_engines
 from tensorcast.cli.output import Answer, Block, Heading, Note, Result
 from tensorcast.cli.session import session_of
 from tensorcast.cli.tables import table_artifacts, table_keys, table_nodes, table_operations
@@ -25,6 +26,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 class Noun(StrEnum):
     ARTIFACT = "artifact"
+    ENGINE = "engine"
     NODE = "node"
     OPERATION = "operation"
     PLAN = "plan"
@@ -44,7 +46,7 @@ def replay(
     ],
     noun: Annotated[
         Noun | None,
-        typer.Argument(metavar="artifact|node|operation|plan", help="Only this."),
+        typer.Argument(metavar="artifact|engine|node|operation|plan", help="Only this."),
     ] = None,
     what: Annotated[str | None, typer.Argument(metavar="ID", help="Which one.")] = None,
 ) -> Result:
@@ -83,6 +85,7 @@ def describe_state(info: ReplayInfo, now: datetime) -> Sequence[Block]:
         ("Keys", table_keys(info.keys)),
         ("Nodes", table_nodes(info.nodes)),
         ("Operations", table_operations(info.operations, now)),
+        ("Engines", table_engines(info.engines, now)),
     )
     blocks: list[Block] = [Note(f"The state after event {info.at_seq}:")]
     for title, table in parts:

@@ -21,29 +21,36 @@ from tensorcast.schema.commands import (
     Command,
     CordonNode,
     DrainNode,
+    EmitSignal,
+    LeaveEngine,
     MoveKey,
     PinArtifact,
+    RegisterEngine,
     ReleaseLease,
     RemoveArtifact,
     RemoveKey,
     RequestReplicas,
     RequestVerification,
     RetryOperation,
+    ServeWeights,
     UncordonNode,
     UnpinArtifact,
 )
 from tensorcast.schema.errors import (
     InvalidArgument,
     NotFound,
+    OutOfCapacity,
     PermissionDenied,
     Rejected,
     Unavailable,
 )
-from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, Tier, parse_key
+from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, Tier, parse_key, parse_node
+from tensorcast.schema.signals import Topic
 
 ACTOR_CHARS_MAX = 256
 NAME_CHARS_MAX = 256
 NODES_MAX = 10_000
+TOPICS_MAX = 100_000
 _RESERVED = ("policy:", "mover:", "timers", "controlplane")
 
 UserCommand = (
@@ -61,6 +68,10 @@ UserCommand = (
     | DrainNode
     | AcquireLease
     | ReleaseLease
+    | EmitSignal
+    | RegisterEngine
+    | ServeWeights
+    | LeaveEngine
 )
 """What users may ask for; all else is written by movers and policies alone."""
 
@@ -104,10 +115,27 @@ def admit(view: ClusterView, command: Command, *, force: bool = False) -> tuple[
         case CordonNode() | UncordonNode() | DrainNode():
             resolve_node(view, command.node)
             return (command,)
-        case RemoveKey() | ReleaseLease():
+        case EmitSignal():
+            check_room(view, command.topic)
+            return (command,)
+        case RegisterEngine():
+            if command.node is not None:
+                parse_node(command.node)  # its mover may join later
+            return (command,)
+        case RemoveKey() | ReleaseLease() | ServeWeights() | LeaveEngine():
             return (command,)
         case _:
             assert_never(command)
+
+
+def check_room(view: ClusterView, topic: Topic) -> None:
+    """Raises OutOfCapacity for one more topic of signals than there may be."""
+    if topic not in view.signals and len(view.signals) >= TOPICS_MAX:
+        raise OutOfCapacity(
+            f"There are {TOPICS_MAX} topics of signals already.",
+            hint="Use topics for kinds of signals; what differs each time belongs into the data.",
+            retryable=False,
+        )
 
 
 def _existing(view: ClusterView, text: str) -> ArtifactId:

@@ -9,7 +9,7 @@ import msgspec
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import LoseNode
-from tensorcast.schema.ids import Epoch, LeaseId, NodeId
+from tensorcast.schema.ids import EngineId, Epoch, LeaseId, NodeId
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -19,12 +19,20 @@ class Life(msgspec.Struct, frozen=True):
     heard_s: float
 
 
+class EngineLife(msgspec.Struct, frozen=True):
+    """One life of an engine, and when it was last heard of, in seconds."""
+
+    life: str
+    heard_s: float
+
+
 class Watch(msgspec.Struct, frozen=True):
-    """When each node that is up, and each lease that is held, was last heard of. Whoever is new
-    here counts as heard of just now."""
+    """When each node and engine that is up, and each lease that is held, was last heard of. Whoever
+    is new here counts as heard of just now."""
 
     nodes: dict[NodeId, Life] = {}
     leases: dict[LeaseId, float] = {}
+    engines: dict[EngineId, EngineLife] = {}
 
 
 def update(
@@ -33,8 +41,9 @@ def update(
     heartbeats: Mapping[NodeId, Life],
     renewals: Mapping[LeaseId, float],
     now_s: float,
+    presences: Mapping[EngineId, EngineLife] | None = None,
 ) -> Watch:
-    """The watch with what was heard since. A heartbeat of an older life counts for nothing."""
+    """The watch with what was heard since. A heartbeat of another life counts for nothing."""
     nodes = {}
     for name, node in view.nodes.items():
         if node.status is not NodeStatus.UP:
@@ -50,7 +59,21 @@ def update(
         for held in view.leases_by_artifact.values()
         for lease in held
     }
-    return Watch(nodes, leases)
+    engines = {
+        name: EngineLife(
+            (life := view.engines[name].life),
+            max(
+                _last_heard(watch.engines.get(name), life, now_s),
+                _last_heard((presences or {}).get(name), life, 0.0),
+            ),
+        )
+        for name in view.engines_up
+    }
+    return Watch(nodes, leases, engines)
+
+
+def _last_heard(known: EngineLife | None, life: str, otherwise_s: float) -> float:
+    return known.heard_s if known is not None and known.life == life else otherwise_s
 
 
 def forgive(watch: Watch, now_s: float) -> Watch:
@@ -59,6 +82,7 @@ def forgive(watch: Watch, now_s: float) -> Watch:
     return Watch(
         {name: Life(life.epoch, now_s) for name, life in watch.nodes.items()},
         dict.fromkeys(watch.leases, now_s),
+        {name: EngineLife(life.life, now_s) for name, life in watch.engines.items()},
     )
 
 
@@ -76,3 +100,14 @@ def silent_leases(watch: Watch, view: ClusterView, now_s: float) -> Iterator[tup
         silent_s = now_s - heard_s
         if silent_s >= view.leases[name].ttl_s:
             yield name, silent_s
+
+
+def silent_engines(
+    watch: Watch, view: ClusterView, now_s: float
+) -> Iterator[tuple[EngineId, str, float]]:
+    """The engines that have been silent for their whole time, in which life, and for how long, in
+    seconds."""
+    for name, life in sorted(watch.engines.items()):
+        silent_s = now_s - life.heard_s
+        if silent_s >= view.engines[name].ttl_s:
+            yield name, life.life, silent_s

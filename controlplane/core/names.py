@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from tensorcast.schema.aggregates.engine import Engine, EngineStatus
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import (
     ArtifactId,
+    EngineId,
     Key,
     NodeId,
     OperationId,
@@ -74,6 +76,22 @@ def resolve_node(view: ClusterView, text: str) -> NodeId:
             f"There is no node {text!r}.", hint="`tcctl node ls` shows what there is.", node=text
         )
     return node
+
+
+def resolve_engine(view: ClusterView, text: str) -> Engine:
+    """The engine of this name, or that of this address: the one that runs, else the last that did.
+    Raises NotFound."""
+    found = view.engines.get(EngineId(text))
+    if found is not None:
+        return found
+    url = text.rstrip("/")
+    there = [one for one in view.engines.values() if one.url and one.url.rstrip("/") == url]
+    if not there:
+        raise NotFound(
+            f"There is no engine {text!r}.",
+            hint="`tcctl engine ls --all` shows what there was.",
+        )
+    return max(there, key=lambda one: (one.status is EngineStatus.UP, one.version))
 
 
 def _by_prefix(ids: Iterable[str], prefix: str, typed: str) -> str | None:

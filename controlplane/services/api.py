@@ -12,7 +12,14 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from tensorcast.controlplane.services import api_blocks, api_history, api_live, api_waits
+from tensorcast.controlplane.services import (
+    api_blocks,
+    api_engines,
+    api_history,
+    api_live,
+    api_signals,
+    api_waits,
+)
 from tensorcast.controlplane.services.api_commands import run_command
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_status import show_status
@@ -27,9 +34,11 @@ from tensorcast.schema.api import (
     Show,
     WaitOperation,
     WaitReplicas,
+    WeightsQuery,
     reply_error,
     reply_ok,
 )
+from tensorcast.schema.api_signals import Emit, TopicsQuery
 from tensorcast.schema.errors import (
     ErrorBody,
     InvalidArgument,
@@ -70,11 +79,16 @@ ROUTES = {
     "replicas.wait": _route(WaitReplicas, api_waits.wait_replicas),
     "node.list": _route(Browse, api_live.list_nodes),
     "node.show": _route(Show, api_live.show_node),
+    "engine.list": _route(Browse, api_engines.list_engines),
+    "engine.show": _route(Show, api_engines.show_engine),
+    "engine.weights": _route(WeightsQuery, api_engines.weights_of),
     "audit.log": _route(AuditQuery, api_history.audit_log),
     "blocks.stats": _route(Ask, api_blocks.block_stats),
     "blocks.spaces": _route(Ask, api_blocks.block_spaces),
     "blocks.show": _route(BlockShow, api_blocks.show_block),
     "blocks.events": _route(BlockQuery, api_blocks.block_events),
+    "signal.emit": _route(Emit, api_signals.emit_signal),
+    "signal.topics": _route(TopicsQuery, api_signals.list_topics),
     "replay": _route(ReplayQuery, api_history.replay),
     "status": _route(Ask, show_status),
 }

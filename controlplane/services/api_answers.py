@@ -8,12 +8,14 @@ import msgspec
 
 from tensorcast.controlplane.core.view import LIVE, replicas_of, replicas_on, used_bytes
 from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.api import (
     ArtifactInfo,
+    EngineInfo,
     EventInfo,
     FaultInfo,
     KeyInfo,
@@ -149,6 +151,25 @@ def describe_node(view: ClusterView, node: Node) -> NodeInfo:
 def describe_nodes(view: ClusterView) -> tuple[NodeInfo, ...]:
     """All nodes that ever joined, by name."""
     return tuple(describe_node(view, view.nodes[name]) for name in sorted(view.nodes))
+
+
+def describe_engine(engine: Engine) -> EngineInfo:
+    """An engine, and the weights that it serves or served last."""
+    return EngineInfo(
+        engine=engine.id,
+        kind=engine.kind,
+        state=engine.status.value,
+        node=engine.node,
+        model=engine.model,
+        url=engine.url,
+        version=engine.weights,
+        artifact=engine.artifact,
+        since=engine.since,
+        life=engine.life,
+        labels=engine.labels,
+        registered_at=engine.registered_at,
+        seq=engine.version,
+    )
 
 
 def describe_event(recorded: Recorded) -> EventInfo:

@@ -31,7 +31,17 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import decode_event
 from tensorcast.schema.errors import InvalidArgument, NotFound, Timeout, Unavailable
 from tensorcast.schema.events import AggregateKind, KeyMoved, KeyRemoved
-from tensorcast.schema.ids import ArtifactId, Key, LeaseId, NodeId, OperationId, ReplicaId, Seq
+from tensorcast.schema.ids import (
+    ArtifactId,
+    EngineId,
+    Key,
+    LeaseId,
+    NodeId,
+    OperationId,
+    ReplicaId,
+    Seq,
+)
+from tensorcast.schema.signals import Topic
 
 PAGE_BYTES_MAX = 4 << 20
 SEEN_S_MAX = 2.0
@@ -66,15 +76,17 @@ async def artifact_history(desk: Desk, request: AuditQuery) -> tuple[EventInfo, 
 
 def identify(view: ClusterView, what: str) -> About:
     """The one thing that a name stands for: a key (also a removed one), an artifact, operation,
-    node, lease or replica, or the beginning of the id of an artifact or operation. Raises NotFound
-    or InvalidArgument."""
+    node, lease, engine or replica, or the beginning of the id of an artifact or operation. Raises
+    NotFound or InvalidArgument."""
     exact = (
         (AggregateKind.KEY, Key(what) in view.keys),
         (AggregateKind.ARTIFACT, ArtifactId(what) in view.artifacts),
         (AggregateKind.OPERATION, OperationId(what) in view.operations),
         (AggregateKind.NODE, NodeId(what) in view.nodes),
         (AggregateKind.LEASE, LeaseId(what) in view.leases),
+        (AggregateKind.ENGINE, EngineId(what) in view.engines),
         (AggregateKind.REPLICA, ReplicaId(what) in view.replicas),
+        (AggregateKind.SIGNAL, Topic(what) in view.signals),
     )
     for kind, is_known in exact:
         if is_known:
@@ -87,7 +99,8 @@ def identify(view: ClusterView, what: str) -> About:
         return About(AggregateKind.OPERATION, resolve_operation(view, what))
     except NotFound:
         raise NotFound(
-            f"Nothing is called {what!r}: no key, artifact, operation, node, lease or replica.",
+            f"Nothing is called {what!r}: no key, artifact, operation, node, lease, replica or"
+            " topic of signals.",
             hint="`tcctl artifact ls`, `key ls`, `op ls` and `node ls` show what there is.",
         ) from None
 

@@ -1,6 +1,6 @@
-"""Who has been heard of lately: heartbeats of movers and renewals of leases.
+"""Who has been heard of lately: heartbeats of movers, signs of life of engines, renewals of leases.
 
-Neither is an event: both are core NATS messages, and only their absence enters the log.
+None is an event: they are core NATS messages, and only their absence enters the log.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from tensorcast.schema.api import PeerInfo, TierInfo
-from tensorcast.schema.ids import Epoch, LeaseId, NodeId, Tier
-from tensorcast.schema.subjects import heartbeats, renewals
+from tensorcast.schema.ids import EngineId, Epoch, LeaseId, NodeId, Tier
+from tensorcast.schema.subjects import heartbeats, presences, renewals
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -36,6 +36,20 @@ class Heard(msgspec.Struct, frozen=True):
     heartbeat: Heartbeat
 
 
+class Pulse(msgspec.Struct, frozen=True):
+    """What an engine says of itself: the life that it is in, and numbers such as `cache_usage`."""
+
+    life: str
+    load: dict[str, float] = {}
+
+
+class HeardEngine(msgspec.Struct, frozen=True):
+    """The last sign of life of an engine, and when it came on the clock of `Heartbeats`."""
+
+    at_s: float
+    pulse: Pulse
+
+
 class Heartbeats:
     """Collects heartbeats and renewals of one cluster. `clock` counts seconds, never backwards."""
 
@@ -43,6 +57,7 @@ class Heartbeats:
         self.clock = clock
         self.nodes: dict[NodeId, Heard] = {}
         self.leases: dict[LeaseId, float] = {}
+        self.engines: dict[EngineId, HeardEngine] = {}
 
     def hear_node(self, node: NodeId, payload: bytes) -> None:
         """Notes a heartbeat. Anything else on the subject is ignored."""
@@ -55,6 +70,19 @@ class Heartbeats:
     def hear_lease(self, lease: LeaseId) -> None:
         """Notes a renewal."""
         self.leases[lease] = self.clock()
+
+    def hear_engine(self, engine: EngineId, payload: bytes) -> None:
+        """Notes a sign of life. Anything else on the subject is ignored."""
+        try:
+            pulse = msgspec.json.decode(payload, type=Pulse)
+        except msgspec.MsgspecError:
+            return
+        self.engines[engine] = HeardEngine(self.clock(), pulse)
+
+    def forget_engines(self, up: frozenset[EngineId]) -> None:
+        """Keeps only the engines that run: anybody may send signs of life."""
+        for engine in self.engines.keys() - up:
+            del self.engines[engine]
 
     def forget_leases(self, held: frozenset[LeaseId]) -> None:
         """Keeps only the leases that are held: anybody may send renewals."""
@@ -70,7 +98,11 @@ class Heartbeats:
         async def on_renewal(message: Msg) -> None:
             self.hear_lease(LeaseId(unquote(_last_token(message.subject))))
 
+        async def on_presence(message: Msg) -> None:
+            self.hear_engine(EngineId(unquote(_last_token(message.subject))), message.data)
+
         await nats.subscribe(heartbeats(cluster), cb=on_heartbeat)
+        await nats.subscribe(presences(cluster), cb=on_presence)
         await nats.subscribe(renewals(cluster), cb=on_renewal)
         await asyncio.Event().wait()
 

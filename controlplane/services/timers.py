@@ -1,4 +1,4 @@
-"""Timers: the silence of a mover or of a lease's holder becomes an event.
+"""Timers: the silence of a mover, an engine or a lease's holder becomes an event.
 
 Silence counts only while this process provably hears: at each look its own word must have come
 back through the server in time. A service that has just started, or that could not hear (it was
@@ -16,9 +16,11 @@ from datetime import timedelta
 from nats.aio.client import Client
 
 from tensorcast.controlplane.core.liveness import (
+    EngineLife,
     Life,
     Watch,
     forgive,
+    silent_engines,
     silent_leases,
     silent_nodes,
     update,
@@ -28,7 +30,7 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.identity import now
-from tensorcast.schema.commands import Command, ExpireLease
+from tensorcast.schema.commands import Command, ExpireLease, LoseEngine
 from tensorcast.schema.errors import TensorCastError
 
 ACTOR = "timers"
@@ -52,8 +54,8 @@ async def run_timers(
 
 
 class Timers:
-    """The watch over nodes and leases. `tick` is one look at it. `hears` says whether this process
-    hears within so many seconds."""
+    """The watch over nodes, engines and leases. `tick` is one look at it. `hears` says whether this
+    process hears within so many seconds."""
 
     def __init__(
         self,
@@ -92,18 +94,27 @@ class Timers:
         self._heard.forget_leases(
             frozenset(lease for held in view.leases_by_artifact.values() for lease in held)
         )
+        self._heard.forget_engines(view.engines_up)
         lives = {
             name: Life(heard.heartbeat.epoch, heard.at_s)
             for name, heard in self._heard.nodes.items()
         }
-        self._watch = update(self._watch, view, lives, self._heard.leases, now_s)
+        engines = {
+            name: EngineLife(heard.pulse.life, heard.at_s)
+            for name, heard in self._heard.engines.items()
+        }
+        self._watch = update(self._watch, view, lives, self._heard.leases, now_s, engines)
 
     def _due(self, now_s: float) -> list[Command]:
         expired = [
             ExpireLease(lease=lease, last_seen=now() - timedelta(seconds=silent_s))
             for lease, silent_s in silent_leases(self._watch, self._follower.view, now_s)
         ]
-        return [*silent_nodes(self._watch, now_s, self._node_timeout_s), *expired]
+        lost = [
+            LoseEngine(engine=engine, life=life, last_seen=now() - timedelta(seconds=silent_s))
+            for engine, life, silent_s in silent_engines(self._watch, self._follower.view, now_s)
+        ]
+        return [*silent_nodes(self._watch, now_s, self._node_timeout_s), *expired, *lost]
 
     async def _record(self, command: Command) -> None:
         try:

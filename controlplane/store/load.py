@@ -81,5 +81,14 @@ def fold(view: ClusterView, batch: tuple[Stored, ...]) -> ClusterView:
 
 def all_states(view: ClusterView) -> list[State]:
     """The states of all aggregates of a view."""
-    maps = (view.artifacts, view.keys, view.replicas, view.operations, view.nodes, view.leases)
+    maps = (
+        view.artifacts,
+        view.keys,
+        view.replicas,
+        view.operations,
+        view.nodes,
+        view.leases,
+        view.engines,
+        view.signals,
+    )
     return [state for states in maps for state in states.values()]

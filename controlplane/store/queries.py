@@ -74,6 +74,11 @@ async def seq_at(engine: AsyncEngine, moment: datetime) -> Seq:
         return Seq(await connection.scalar(select(func.max(events.c.seq)).where(within, around)))
 
 
+async def read_epoch(connection: AsyncConnection) -> int:
+    """Which life of the log the history goes on with."""
+    return (await _position(connection))[0]
+
+
 async def _position(connection: AsyncConnection) -> tuple[int, Seq]:
     found = await connection.execute(
         select(cursors.c.log_epoch, cursors.c.seq).where(cursors.c.name == CURSOR)
@@ -131,6 +136,8 @@ def _event_columns() -> Select[tuple[int, str, str, int, datetime, str, bytes]]:
 
 def _conditions(query: AuditQuery, about: About | None) -> list[ColumnElement[bool]]:
     conditions = [events.c.seq > query.since]
+    if query.before is not None:
+        conditions.append(events.c.seq < query.before)
     if about is not None:
         conditions.append(_is_about(about))
     if query.artifact is not None:

@@ -19,11 +19,13 @@ from tensorcast.controlplane.store.cells import (
 from tensorcast.controlplane.store.tables import READ_MODELS
 from tensorcast.log.port import Stored
 from tensorcast.schema.aggregates.artifact import Artifact
+from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState
 from tensorcast.schema.aggregates.lease import Lease
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.replica import Replica
+from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import ClusterView, State
 from tensorcast.schema.codec import decode
 from tensorcast.schema.envelope import Recorded
@@ -44,6 +46,8 @@ STATE_TYPES: Final[dict[AggregateKind, type[State]]] = {
     AggregateKind.OPERATION: Operation,
     AggregateKind.NODE: Node,
     AggregateKind.LEASE: Lease,
+    AggregateKind.ENGINE: Engine,
+    AggregateKind.SIGNAL: SignalTopic,
 }
 _MAPS: Final[dict[str, str]] = {kind: table.name for kind, table in READ_MODELS.items()}
 """The field of the view that holds the states of a kind has the name of their table."""
@@ -124,7 +128,7 @@ def about(
             return None, state.id
         case Operation():
             return state.work.artifact, state.node
-        case Replica() | Lease():
+        case Replica() | Lease() | Engine():
             return state.artifact, state.node
         case _:
             removed = getattr(recorded.event, "previous", None)
@@ -195,6 +199,18 @@ def _columns(state: State) -> Row:
                 as_json(_encoder.encode(state.labels)),
                 as_moment(state.joined_at),
             )
+        case Engine():
+            return (
+                as_text(state.kind),
+                as_text(state.node) if state.node is not None else None,
+                as_text(state.life),
+                as_text(state.model),
+                as_text(state.url),
+                as_text(state.weights),
+                as_text(state.artifact) if state.artifact is not None else None,
+                as_moment(state.since) if state.since is not None else None,
+                as_moment(state.registered_at),
+            )
         case Lease():
             return (
                 as_text(state.artifact),
@@ -202,6 +218,13 @@ def _columns(state: State) -> Row:
                 as_text(state.holder),
                 state.ttl_s,
                 as_moment(state.acquired_at),
+            )
+        case SignalTopic():
+            return (
+                as_integer(state.emitted),
+                as_text(state.actor),
+                as_moment(state.first_at),
+                as_moment(state.last_at),
             )
         case _:
             assert_never(state)

@@ -146,6 +146,26 @@ leases: Final = _read_model(
     Column("acquired_at", Moment, nullable=False),
 )
 
+signals: Final = _read_model(
+    "signals",
+    Column("emitted", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("first_at", Moment, nullable=False),
+    Column("last_at", Moment, nullable=False),
+)
+engines: Final = _read_model(
+    "engines",
+    Column("kind", Text, nullable=False),
+    Column("node", Text, index=True),
+    Column("life", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("weights", Text, nullable=False),
+    Column("artifact", Text, index=True),
+    Column("since", Moment),
+    Column("registered_at", Moment, nullable=False),
+)
+
 READ_MODELS: Final = {
     AggregateKind.ARTIFACT: artifacts,
     AggregateKind.KEY: keys,
@@ -153,5 +173,7 @@ READ_MODELS: Final = {
     AggregateKind.OPERATION: operations,
     AggregateKind.NODE: nodes,
     AggregateKind.LEASE: leases,
+    AggregateKind.ENGINE: engines,
+    AggregateKind.SIGNAL: signals,
 }
 """The table that holds the states of a kind of aggregate."""

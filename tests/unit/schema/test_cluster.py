@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from samples import BEGIN, N1, N2, artifact_id, event_id, manifest, record, record_all
 from strategies import chunk_sets, values
 from tensorcast.schema import cluster, codec, commands
+from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.lease import LeaseStatus
 from tensorcast.schema.aggregates.operation import OPEN
@@ -87,6 +88,12 @@ FIELDS = {
     "holder": st.just("user:ada@desk"),
     "ttl_s": st.just(30.0),
     "last_seen": st.just(BEGIN),
+    "engine": st.sampled_from(["e1", "e2"]),
+    "life": st.sampled_from(["one", "two"]),
+    "model": st.just("m"),
+    "url": st.just("http://h:1"),
+    "version": st.sampled_from(["m@1", "m@2"]),
+    "since": st.just(BEGIN),
 }
 
 
@@ -155,12 +162,17 @@ def test_the_indexes_say_what_the_states_say(history):
     )
     assert dict(view.operations_by_artifact) == grouped((o.work.artifact, o.id) for o in operations)
     assert view.open_operations == {o.id for o in operations if o.status in OPEN}
+    engines = view.engines.values()
+    assert view.engines_up == {e.id for e in engines if e.status is EngineStatus.UP}
 
 
 @given(HISTORIES)
 def test_a_view_can_be_put_together_from_its_states(history):
     view, _ = run(history)
-    maps = (view.artifacts, view.keys, view.replicas, view.operations, view.nodes, view.leases)
+    maps = (
+        *(view.artifacts, view.keys, view.replicas, view.operations),
+        *(view.nodes, view.leases, view.engines, view.signals),
+    )
     states = [state for one in maps for state in one.values()]
     assert reduce(place, states, ClusterView(at=view.at)) == view
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from samples import artifact_id
+from samples import BEGIN, artifact_id
 from tensorcast.controlplane.core.admission import NODES_MAX, admit, check_actor
 from tensorcast.schema import commands
 from tensorcast.schema.errors import (
@@ -12,7 +12,16 @@ from tensorcast.schema.errors import (
     Unavailable,
 )
 from tensorcast.schema.events import ArtifactRemoved, KeyMoved, NodeCordoned, NodeLeft, NodeLost
-from tensorcast.schema.ids import Epoch, Key, LeaseId, NodeId, OperationId, ReplicaId, Tier
+from tensorcast.schema.ids import (
+    EngineId,
+    Epoch,
+    Key,
+    LeaseId,
+    NodeId,
+    OperationId,
+    ReplicaId,
+    Tier,
+)
 from tensorcast.schema.work import Materialize
 from worlds import World
 
@@ -185,5 +194,10 @@ def test_what_its_aggregate_alone_decides_is_let_through(world):
     for command in (
         commands.RemoveKey(key=Key("k")),
         commands.ReleaseLease(lease=LeaseId("l")),
+        commands.RegisterEngine(engine=EngineId("e"), life="one", node=NodeId("n9"), ttl_s=5.0),
+        commands.ServeWeights(
+            engine=EngineId("e"), life="one", version="v", artifact=None, since=BEGIN
+        ),
+        commands.LeaveEngine(engine=EngineId("e"), life="one"),
     ):
         assert admit(world.view, command) == (command,)

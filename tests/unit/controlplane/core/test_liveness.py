@@ -1,16 +1,19 @@
 import pytest
 
 from tensorcast.controlplane.core.liveness import (
+    EngineLife,
     Life,
     Watch,
     forgive,
+    silent_engines,
     silent_leases,
     silent_nodes,
     update,
 )
 from tensorcast.schema.commands import LoseNode
+from tensorcast.schema.engine_events import EngineLeft
 from tensorcast.schema.events import LeaseReleased, NodeLeft
-from tensorcast.schema.ids import Epoch, LeaseId, NodeId
+from tensorcast.schema.ids import EngineId, Epoch, LeaseId, NodeId
 from worlds import World
 
 N1 = NodeId("n1")
@@ -81,3 +84,46 @@ def test_a_pause_is_given_to_everybody(world):
     assert silent(found, 164.0) == []
     assert silent(found, 165.0) == [(N1, 5.0)]
     assert list(silent_leases(found, world.view, 189.0)) == []
+
+
+# ---- engines
+
+
+E1 = EngineId("e1")
+
+
+def watch_engine(world, now_s, known=None, *, life="one", heard_s=None):
+    heard = {} if heard_s is None else {E1: EngineLife(life, heard_s)}
+    return update(known or Watch(), world.view, {}, {}, now_s, heard)
+
+
+def silent_now(world, found, now_s):
+    return list(silent_engines(found, world.view, now_s))
+
+
+def test_an_engine_that_is_new_gets_its_full_time_and_each_sign_of_life_begins_it_anew(world):
+    world.engine("e1")
+    found = watch_engine(world, 100.0)
+    assert silent_now(world, found, 114.9) == []
+    assert silent_now(world, found, 115.0) == [(E1, "one", 15.0)]
+    found = watch_engine(world, 110.0, found, heard_s=109.0)
+    assert silent_now(world, found, 123.9) == []
+    assert silent_now(world, found, 124.0) == [(E1, "one", 15.0)]
+
+
+def test_signs_of_another_life_count_for_nothing(world):
+    world.engine("e1")
+    found = watch_engine(world, 100.0)
+    found = watch_engine(world, 110.0, found, life="zero", heard_s=109.0)
+    assert silent_now(world, found, 115.0) == [(E1, "one", 15.0)]
+    world.engine("e1", life="two")
+    found = watch_engine(world, 114.0, found, life="one", heard_s=90.0)
+    assert silent_now(world, found, 128.9) == []
+
+
+def test_who_has_left_is_not_watched_and_deafness_is_forgiven(world):
+    world.engine("e1")
+    found = forgive(watch_engine(world, 100.0), 110.0)
+    assert silent_now(world, found, 124.9) == []
+    world.then(EngineLeft(engine=E1, life="one"))
+    assert watch_engine(world, 124.9, found).engines == {}

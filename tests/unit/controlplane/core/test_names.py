@@ -1,15 +1,18 @@
+import msgspec
 import pytest
 
 from samples import artifact_id, manifest
 from tensorcast.controlplane.core.names import (
     find_key,
     resolve_artifact,
+    resolve_engine,
     resolve_node,
     resolve_operation,
 )
+from tensorcast.schema.engine_events import EngineLeft
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import ArtifactSealed, KeyMoved, KeyRemoved
-from tensorcast.schema.ids import ArtifactId, Key
+from tensorcast.schema.ids import ArtifactId, EngineId, Key
 from tensorcast.schema.work import Materialize
 from worlds import World
 
@@ -95,3 +98,24 @@ def test_nodes(world):
         resolve_node(world.view, "n2")
     with pytest.raises(InvalidArgument):
         resolve_node(world.view, "no.such*node")
+
+
+def test_engines_by_name_and_by_address(world):
+    world.engine("e1")
+    for text in ("e1", "http://e1", "http://e1/"):
+        assert resolve_engine(world.view, text).id == "e1"
+    for text in ("e2", "", "http://e2"):
+        with pytest.raises(NotFound, match="no engine"):
+            resolve_engine(world.view, text)
+
+
+def test_an_address_stands_for_the_engine_that_runs_there_else_for_the_last_that_did(world):
+    for name in ("old", "new", "gone"):
+        registered = world.engine(name).event
+        moved = msgspec.structs.replace(registered, url="http://h:1")
+        world.then(moved)
+        if name != "new":
+            world.then(EngineLeft(engine=registered.engine, life="one"))
+    assert resolve_engine(world.view, "http://h:1").id == "new"
+    world.then(EngineLeft(engine=EngineId("new"), life="one"))
+    assert resolve_engine(world.view, "http://h:1").id == "new"

@@ -23,6 +23,7 @@ def world():
     world.then(KeyRemoved(key=Key("k"), previous=A, version=2))
     world.issue("op-0123456789", "n1", Materialize(artifact=A))
     world.lease(A, name="l1")
+    world.engine("e1")
     return world
 
 
@@ -36,6 +37,7 @@ def world():
         ("012345", AggregateKind.OPERATION, "op-0123456789"),
         ("n1", AggregateKind.NODE, "n1"),
         ("l1", AggregateKind.LEASE, "l1"),
+        ("e1", AggregateKind.ENGINE, "e1"),
         (f"{A}:n1:dram", AggregateKind.REPLICA, f"{A}:n1:dram"),
     ],
 )

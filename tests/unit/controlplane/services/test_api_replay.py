@@ -1,10 +1,11 @@
 import pytest
 
-from samples import artifact_id
+from samples import BEGIN, artifact_id
 from tensorcast.controlplane.services.api_replay import summarize
+from tensorcast.schema.engine_events import EngineServing
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import KeyMoved, KeyRemoved
-from tensorcast.schema.ids import Key
+from tensorcast.schema.ids import EngineId, Key
 from tensorcast.schema.work import Materialize
 from worlds import World
 
@@ -63,3 +64,15 @@ def test_a_part_needs_a_kind_and_a_name(world, kind, what):
 def test_what_was_not_there(world):
     with pytest.raises(NotFound):
         names(world, "node", "n9")
+
+
+def test_engines_are_part_of_the_past(world):
+    world.engine("e1", node="n2")
+    world.then(
+        EngineServing(engine=EngineId("e1"), life="one", version="ka", artifact=A, since=BEGIN)
+    )
+    (found,) = summarize(world.view, kind=None, what=None).engines
+    assert (found.engine, found.state, found.version, found.artifact) == ("e1", "up", "ka", A)
+    assert names(world, "engine", "e1") == ({A}, {"ka"}, {"n2"}, set())
+    assert summarize(world.view, kind="node", what="n2").engines == (found,)
+    assert summarize(world.view, kind="node", what="n1").engines == ()

@@ -2,7 +2,7 @@ import pytest
 
 from rigs import Clock
 from tensorcast.controlplane.services.heartbeats import Heartbeats
-from tensorcast.schema.ids import LeaseId, NodeId, Tier
+from tensorcast.schema.ids import EngineId, LeaseId, NodeId, Tier
 
 GOOD = b'{"epoch": 7, "tiers": {"dram": {"capacity": 10, "used": 3}}, "later": 1}'
 
@@ -35,3 +35,19 @@ def test_renewals_of_leases_that_nobody_holds_are_forgotten(clock):
     heard.hear_lease(LeaseId("l2"))
     heard.forget_leases(frozenset({LeaseId("l2"), LeaseId("l3")}))
     assert heard.leases == {"l2": clock.now_s}
+
+
+def test_signs_of_life_of_engines_carry_their_load(clock):
+    heard = Heartbeats(clock)
+    heard.hear_engine(EngineId("e1"), b'{"life": "one", "load": {"cache_usage": 0.5}, "later": 1}')
+    heard.hear_engine(EngineId("e2"), b'{"life": "two"}')
+    for payload in (b"", b"[]", b"{}", b'{"life": 1}', b'{"life": "x", "load": {"a": "b"}}'):
+        heard.hear_engine(EngineId("e3"), payload)
+    found = heard.engines[EngineId("e1")]
+    assert (found.at_s, found.pulse.life, found.pulse.load) == (
+        clock.now_s,
+        "one",
+        {"cache_usage": 0.5},
+    )
+    heard.forget_engines(frozenset({EngineId("e2")}))
+    assert set(heard.engines) == {"e2"}

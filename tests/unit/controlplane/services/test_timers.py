@@ -2,9 +2,10 @@ import pytest
 
 from rigs import read_all, running_rig
 from tensorcast.controlplane.services.timers import Timers
-from tensorcast.schema.commands import JoinNode
+from tensorcast.schema.commands import JoinNode, RegisterEngine
+from tensorcast.schema.engine_events import EngineLost
 from tensorcast.schema.events import LeaseExpired, NodeLost
-from tensorcast.schema.ids import Epoch, LeaseId, NodeId
+from tensorcast.schema.ids import EngineId, Epoch, LeaseId, NodeId
 from worlds import World
 
 TICK_S = 0.5
@@ -125,3 +126,22 @@ async def test_a_pause_of_the_process_is_forgiven(rig):
     rig.clock.now_s += 3600
     await timers.tick(TICK_S)
     assert await of_type(rig, NodeLost) == []
+
+
+async def test_a_silent_engine_is_lost_once(rig):
+    engine = EngineId("e1")
+    await rig.execute(RegisterEngine(engine=engine, life="one", kind="vllm", ttl_s=15.0))
+    timers = (make_timers(rig), make_timers(rig))
+    beat = b'{"life": "one"}'
+    await pass_time(
+        rig, *timers, seconds=40, during=lambda: rig.heartbeats.hear_engine(engine, beat)
+    )
+    assert await of_type(rig, EngineLost) == []
+    other = b'{"life": "zero"}'
+    await pass_time(
+        rig, *timers, seconds=40, during=lambda: rig.heartbeats.hear_engine(engine, other)
+    )
+    (lost,) = await of_type(rig, EngineLost)
+    assert (lost.event.engine, lost.event.life, lost.actor) == ("e1", "one", "timers")
+    assert lost.event.last_seen < lost.at
+    assert rig.view.engines_up == frozenset()

@@ -81,6 +81,8 @@ def test_events_of_replicas_operations_and_leases_know_their_artifact_and_node(h
             state = find_state(view, kind, aggregate_id)
             artifact = state.work.artifact if kind is AggregateKind.OPERATION else state.artifact
             assert (row["artifact"], row["node"]) == (artifact, state.node)
+        elif kind is AggregateKind.ENGINE:
+            assert row["node"] == find_state(view, kind, aggregate_id).node
         elif kind is AggregateKind.NODE:
             assert (row["artifact"], row["node"]) == (None, aggregate_id)
         else:
