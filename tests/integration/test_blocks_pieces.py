@@ -1,5 +1,5 @@
-"""Blocks that lie in pieces: put from there, got into there, from this node and from another; given up
-in the middle; and clients with little patience."""
+"""Blocks that lie in pieces: put from there, got into there, from this node and from another; given
+up in the middle; and clients with little patience."""
 
 from __future__ import annotations
 

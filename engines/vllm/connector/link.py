@@ -1,0 +1,97 @@
+"""The way to the blocks of this node, for an engine that must go on without it.
+
+Whoever fails or is slow is left alone for a moment, longer each time, and then asked again: so an
+engine pays for a mover that is away once in a while, not with each request. For any number of
+threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from tensorcast.client.blocks import Blocks
+from tensorcast.client.blocks_pieces import Pieces
+from tensorcast.schema.blocks import BlockPut
+from tensorcast.schema.errors import Cancelled, TensorCastError
+
+LOGGER = logging.getLogger("vllm.tensorcast")
+
+PATIENCE_S: Final = 1.0
+"""How long a mover or another node may be silent."""
+REST_S: Final = 0.25
+REST_S_MAX: Final = 2.0
+
+T = TypeVar("T")
+
+
+class Link:
+    """`connect` makes the client; it may raise TensorCastError, now or later."""
+
+    def __init__(self, connect: Callable[[], Blocks]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._blocks: Blocks | None = None
+        self._resting_until_s = 0.0
+        self._rest_s = REST_S
+        self._is_told = False
+        self._is_closed = False
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the node failed a moment ago: nothing is asked of it now."""
+        return time.monotonic() < self._resting_until_s
+
+    def find_states(self, keys: list[bytes]) -> bytes | None:
+        """Where blocks are (`Blocks.find_states`); None when the node does not answer."""
+        return self._try(lambda blocks: blocks.find_states(keys))
+
+    def get_into(self, keys: list[bytes], targets: Sequence[Pieces]) -> list[bool]:
+        """Which blocks were found, on this node or another, and copied; none when this node does
+        not answer. When it returns nothing is written any more."""
+        found = self._try(lambda blocks: blocks.get_into(keys, list(targets)))
+        return found if found is not None else [False] * len(keys)
+
+    def put(self, keys: list[bytes], sources: Sequence[Pieces]) -> list[BlockPut] | None:
+        """What came of putting blocks; None when the node does not answer. When it returns nothing
+        is read any more. Raises Cancelled, when a source does."""
+        return self._try(lambda blocks: blocks.put(keys, list(sources)))
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self._is_closed = True
+        if self._blocks is not None:
+            self._blocks.close()
+
+    def _try(self, work: Callable[[Blocks], T]) -> T | None:
+        if self.is_resting or self._is_closed:
+            return None
+        try:
+            found = work(self._client())
+        except Cancelled:
+            raise
+        except TensorCastError as error:
+            self._rest(error)
+            return None
+        if self._is_told:
+            self._is_told = False
+            LOGGER.info("TensorCast: the node answers again; KV blocks are shared as before.")
+        self._rest_s = REST_S
+        return found
+
+    def _client(self) -> Blocks:
+        with self._lock:
+            if self._blocks is None:
+                self._blocks = self._connect()
+            return self._blocks
+
+    def _rest(self, error: TensorCastError) -> None:
+        with self._lock:
+            if not self._is_told and not self._is_closed:
+                LOGGER.warning("TensorCast: KV blocks are computed, not shared, for now: %s", error)
+            self._is_told = True
+            self._resting_until_s = time.monotonic() + self._rest_s
+            self._rest_s = min(REST_S_MAX, 2 * self._rest_s)
