@@ -157,9 +157,11 @@ class Blocks:
         allocate: Allocate,
         anywhere: bool,
         address: str | None,
+        target: Place | None = None,
     ) -> tuple[set[int], set[int]]:
         """Blocks from here, where `look` finds those of some indexes and tells who may have the
-        others, and from elsewhere: which are nowhere, and which came from elsewhere."""
+        others, and from elsewhere: which are nowhere, and which came from elsewhere. `target`: that
+        of the first one, if it is known."""
         wanted: Sequence[int] = range(len(keys))
         arrived: set[int] = set()
         fetcher = None
@@ -167,7 +169,7 @@ class Blocks:
             guess = self._guesses.address(keys) if anywhere else None
             if guess is not None and self._may_guess(keys, guess):
                 fetcher = BlockFetcher(self.peers, is_alone=False)
-                arrived = fetcher.ask_first(guess, keys, allocate)
+                arrived = fetcher.ask_first(guess, keys, allocate, target)
                 wanted = [at for at in wanted if at not in arrived]
                 self._guesses.judge(keys, is_right=not wanted)
             missing = look(wanted) if wanted else {}
@@ -241,7 +243,8 @@ class Blocks:
             check_size(at, size, views[at])
             return views[at]
 
-        absent, arrived = self._gather(packed, look, allocate, anywhere, address)
+        target = views[0] if views else None
+        absent, arrived = self._gather(packed, look, allocate, anywhere, address, target)
         if adopt:
             self._adopt(packed, views, arrived)
         is_there = [True] * len(packed)

@@ -38,12 +38,21 @@ class BlockFetcher:
         self._asked: set[tuple[int, str]] = set()
         self._patience_s = peers.stall_s
 
-    def ask_first(self, address: str, keys: list[bytes], allocate: Allocate) -> set[int]:
+    def ask_first(
+        self, address: str, keys: list[bytes], allocate: Allocate, target: object
+    ) -> set[int]:
         """What one node has of at most FRAME_KEYS blocks, before anybody has said who has them; the
-        indexes of those that arrived. A node that fails has nothing. Raises InvalidArgument."""
+        indexes of those that arrived. `target`: where a single one goes, if it is memory in one
+        piece. A node that fails has nothing. Raises InvalidArgument."""
+
+        def work(peer: BlockPeer) -> Fetched:
+            if len(keys) == 1 and isinstance(target, memoryview):
+                return peer.fetch_into(keys[0], allocate, target)
+            return peer.fetch(keys, allocate)
+
         began_s = time.monotonic()
         try:
-            found, damaged, _ = self._peers.use(address, lambda peer: peer.fetch(keys, allocate))
+            found, damaged, _ = self._peers.use(address, work)
         except InvalidArgument:
             raise
         except TensorCastError:

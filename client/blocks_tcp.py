@@ -21,6 +21,7 @@ from tensorcast.schema.block_wire import (
     CHECK_BYTES,
     ENTRY,
     FETCH_BLOCKS,
+    HEAD,
     PRIORITY_SHIFT,
     Elsewhere,
     Flag,
@@ -55,6 +56,8 @@ RUNS_MAX: Final = 1024
 """The kernel takes so many runs of memory with one call (IOV_MAX)."""
 
 _ROW_BYTES: Final = ENTRY.size + DIGEST_BYTES
+_ANSWER_BYTES: Final = HEAD.size + _ROW_BYTES + CHECK_BYTES
+"""The frame that answers a FETCH of one block."""
 _TIMEVAL: Final = struct.Struct("ll")
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 """Of the kernel's `tcp_info`: milliseconds since the last bytes came."""
@@ -124,6 +127,28 @@ class BlockPeer(FrameChannel):
             if head.flags & Flag.LAST:
                 return arrived, damaged, others
 
+    def fetch_into(self, key: bytes, allocate: Allocate, target: memoryview) -> Fetched:
+        """As `fetch`, of one block that is expected to fit `target`, which `allocate` must return:
+        the answer and its bytes come with one call, as a rule."""
+        self.ask(pack_request(Op.FETCH, (key,)))
+        got = self._receive_parts([memoryview(self.buffer)[:_ANSWER_BYTES], target])
+        self._at, self._filled = 0, min(got, _ANSWER_BYTES)
+        head, at = self.receive(Op.FOUND, _ROW_BYTES)
+        if head.total != 1 or head.size != _ROW_BYTES or not head.flags & Flag.LAST:
+            raise Corrupt(f"Node {self.node} answered another request.")
+        size = ENTRY.unpack_from(self.buffer, at)[1]
+        ahead = max(0, got - _ANSWER_BYTES)
+        if ahead > size:
+            raise Corrupt(f"Node {self.node} sends more than it said.")
+        if not size:
+            return [], [], []
+        digest = self.buffer[at + ENTRY.size : at + _ROW_BYTES]
+        allocate(0, size)
+        if ahead < size:
+            self._receive_group([target[ahead:]])
+        is_good = make_digest(target) == digest
+        return [0] if is_good else [], [] if is_good else [0], []
+
     def send_blocks(self, keys: Sequence[bytes], sources: Sequence[Place], priority: int) -> bytes:
         """Puts blocks on the node; a state for each, WANTED for those that are stored now."""
         flat = [0] * (2 * len(keys))
@@ -172,20 +197,24 @@ class BlockPeer(FrameChannel):
         rest = flatten(targets)
         wanted = sum([target.nbytes for target in targets])
         while wanted:
-            try:
-                got = self.socket.recvmsg_into(rest[:RUNS_MAX], 0, socket.MSG_WAITALL)[0]
-            except BlockingIOError as error:
-                raise self._late() from error
-            except OSError as error:
-                raise self._lost() from error
-            if not got:
-                raise self._lost()
+            got = self._receive_parts(rest[:RUNS_MAX], socket.MSG_WAITALL)
             wanted -= got
             if wanted:
                 was_cut = got == sum(view.nbytes for view in rest[:RUNS_MAX])
                 rest = skip(rest, got)
                 if not was_cut:
                     self._await_more()
+
+    def _receive_parts(self, parts: list[memoryview], flags: int = 0) -> int:
+        try:
+            got = self.socket.recvmsg_into(parts, 0, flags)[0]
+        except BlockingIOError as error:
+            raise self._late() from error
+        except OSError as error:
+            raise self._lost() from error
+        if not got:
+            raise self._lost()
+        return got
 
     def _await_more(self) -> None:
         """The kernel gave up waiting for all. It says when the last byte came: from then on the

@@ -111,9 +111,11 @@ class _Peer:
         if not self._filled:
             return None
         deadline_s = time.monotonic() + FRAME_S_MAX
-        self._need(HEAD.size, deadline_s)
+        if self._filled < HEAD.size:
+            self._need(HEAD.size, deadline_s)
         head = parse_head(self.buffer)
-        self._need(HEAD.size + head.size, deadline_s)
+        if self._filled < HEAD.size + head.size:
+            self._need(HEAD.size + head.size, deadline_s)
         if self._filled > HEAD.size + head.size:
             raise Corrupt("A peer asks before it was answered.")
         self._filled = 0

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from block_nodes import KIB, BlockNode, content_of, keys_for
+from block_nodes import KIB, MIB, BlockNode, content_of, flip, keys_for
 from tensorcast.schema.blocks import BlockPut
+from tensorcast.schema.errors import InvalidArgument
 
 
 @pytest.fixture
@@ -66,6 +67,41 @@ def test_a_wrong_guess_finds_blocks_all_the_same(nodes: list[BlockNode]):
     targets = [bytearray(64 * KIB) for _ in range(4)]
     assert client.get_into(keys_for(range(6, 10)), targets) == [True] * 4
     assert targets == [content_of(n) for n in range(6, 10)]
+
+
+def test_a_single_block_on_a_guess_may_be_anything(nodes: list[BlockNode]):
+    """Absent, of another size than its target, damaged, in pieces, large."""
+    here, there, far = nodes
+    put(there, range(6))
+    put(there, [10], 4 * KIB)
+    put(there, [11], 3 * MIB)
+    put(far, [5])
+    tell(here, range(5), "n2")
+    tell(here, [5], "n2", "n3")
+    client = here.connect()
+
+    def learn() -> None:
+        for n in (0, 1, 2, 0, 1, 2):
+            assert client.get_into(keys_for([n]), [bytearray(64 * KIB)]) == [True]
+
+    learn()
+    assert client._guesses.address(keys_for([0])) == there.address
+    large = bytearray(3 * MIB)
+    assert client.get_into(keys_for([11]), [large]) == [True]
+    assert large == content_of(11, 3 * MIB)
+    with pytest.raises(InvalidArgument, match="Block 0 has 4096 bytes"):
+        client.get_into(keys_for([10]), [bytearray(64 * KIB)])
+    with pytest.raises(InvalidArgument, match="Block 0 has 65536 bytes"):
+        client.get_into(keys_for([0]), [bytearray(4 * KIB)])
+    assert client.get_into(keys_for([99]), [bytearray(64 * KIB)]) == [False]
+    for _ in range(8):
+        learn()
+    assert client._guesses.address(keys_for([0])) == there.address
+    flip(there, keys_for([5])[0])
+    target = bytearray(64 * KIB)
+    assert client.get_into(keys_for([5]), [target]) == [True]  # from the next holder
+    assert target == content_of(5)
+    assert not there.connect().exists(keys_for([5]))[0]
 
 
 def test_what_is_here_is_not_fetched_on_a_guess(nodes: list[BlockNode]):
