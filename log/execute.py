@@ -13,7 +13,7 @@ from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Conflict, TensorCastError
-from tensorcast.schema.events import TYPE_NAMES, AggregateKind, Event, aggregate_of
+from tensorcast.schema.events import TYPE_NAMES, AggregateKind, Event, SignalEvent, aggregate_of
 from tensorcast.schema.ids import EventId, Seq, derive_event_id
 
 ATTEMPTS_MAX = 10
@@ -61,7 +61,8 @@ async def execute(
     seen them, so that its view includes the change.
 
     Each command sees what the ones before it will have done. `derived` needs a cause. Nothing is
-    refused, and nothing is called done already, on a view that is older than the log. Raises what
+    refused, and nothing is called done already, on a view that is older than the log. Signals are
+    not refused for what others say on their topic meanwhile. Raises what
     `decide` raises, Conflict when others kept winning, Unavailable, Timeout.
     """
     origin = Origin(actor=actor, cause=cause, trace=trace, derived=derived)
@@ -104,8 +105,8 @@ def plan(
         for number, event in enumerate(events):
             aggregate = aggregate_of(event)
             ordinal = index * COMMAND_EVENTS_MAX + number
-            first = aggregate not in touched
-            drafts.append(_draft(event, origin, ordinal, expected if first else None))
+            checked = aggregate not in touched and not isinstance(event, SignalEvent)
+            drafts.append(_draft(event, origin, ordinal, expected if checked else None))
             touched.add(aggregate)
             view = project(view, _foresee(drafts[-1], Seq(view.at + 1)))
     return tuple(drafts), version

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tensorcast.log.port import APPEND_EVENTS_MAX, Log, NoRoom
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import TensorCastError, Unavailable
-from tensorcast.schema.events import aggregate_of
+from tensorcast.schema.events import SignalEvent, aggregate_of
 from tensorcast.schema.ids import Seq
 
 LINGER_S = 0.001
@@ -29,7 +29,11 @@ class _Request:
 
     def __init__(self, drafts: tuple[Draft, ...]) -> None:
         self.drafts = drafts
-        self.aggregates = frozenset(aggregate_of(draft.event) for draft in drafts)
+        self.aggregates = frozenset(
+            aggregate_of(draft.event)
+            for draft in drafts
+            if not isinstance(draft.event, SignalEvent)  # they are decided on nothing
+        )
         self.answer: asyncio.Future[tuple[Seq, ...]] = asyncio.get_running_loop().create_future()
 
     def resolve(self, seqs: tuple[Seq, ...]) -> None:

@@ -241,6 +241,8 @@ class ExpireLease(_Command, frozen=True, kw_only=True):
 
 
 class EmitSignal(_Command, frozen=True, kw_only=True):
+    """Each one emits a signal: asking twice emits two."""
+
     topic: Topic
     data: dict[str, object] = {}
 

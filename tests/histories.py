@@ -20,6 +20,7 @@ from tensorcast.schema.commands import (
     CorruptReplica,
     DrainNode,
     DropReplica,
+    EmitSignal,
     EvictReplica,
     ExpireLease,
     FailOperation,
@@ -63,6 +64,7 @@ from tensorcast.schema.ids import (
     Tier,
     replica_id,
 )
+from tensorcast.schema.signals import Topic
 from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify
 
 CHUNKS = 6
@@ -76,7 +78,7 @@ class Dice:
         self._makers: tuple[Callable[[], Command], ...] = (
             *(self._seal, self._replica, self._replica, self._operation, self._lease),
             *(self._artifact, self._key, self._node, self._filling, self._running),
-            self._engine,
+            *(self._engine, self._signal),
         )
 
     def command(self) -> Command:
@@ -218,6 +220,10 @@ class Dice:
             LeaveEngine(engine=engine, life=life),
             LoseEngine(engine=engine, life=life, last_seen=since),
         )
+
+    def _signal(self) -> Command:
+        number = self._random.randrange(3)
+        return EmitSignal(topic=Topic(f"topic.{number}"), data={"n": number})
 
     def _lease(self) -> Command:
         lease = LeaseId(f"lease-{self._random.randrange(20)}")

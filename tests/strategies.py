@@ -46,6 +46,7 @@ _MAKERS: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
     inspect.IntType: _integer,
     inspect.FloatType: lambda _: st.floats(allow_nan=False, allow_infinity=False),
     inspect.StrType: lambda _: TEXT,
+    inspect.CustomType: lambda _: st.none() | st.booleans() | st.integers(0, 9) | TEXT,
     inspect.BoolType: lambda _: st.booleans(),
     inspect.BytesType: lambda _: st.binary(max_size=40),
     inspect.NoneType: lambda _: st.none(),

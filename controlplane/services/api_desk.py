@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -46,6 +46,10 @@ class History(Protocol):
 
     async def view_at(self, seq: Seq) -> ClusterView:
         """The fold of the events up to `seq`."""
+        ...
+
+    async def find_signals(self, seqs: Sequence[Seq]) -> Mapping[Seq, dict[str, object]]:
+        """What the signals at these positions say; those that are not there are left out."""
         ...
 
 

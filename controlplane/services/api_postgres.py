@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tensorcast.controlplane.store import block_queries, queries
+from tensorcast.controlplane.store import block_queries, queries, signal_queries
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.queries import About
@@ -37,6 +37,9 @@ class PostgresHistory:
 
     async def view_at(self, seq: Seq) -> ClusterView:
         return await queries.view_at(self._engine, seq)
+
+    async def find_signals(self, seqs: Sequence[Seq]) -> Mapping[Seq, dict[str, object]]:
+        return await signal_queries.find_signals(self._engine, seqs)
 
 
 class PostgresBlocks:

@@ -200,17 +200,7 @@ def _columns(state: State) -> Row:
                 as_moment(state.joined_at),
             )
         case Engine():
-            return (
-                as_text(state.kind),
-                as_text(state.node) if state.node is not None else None,
-                as_text(state.life),
-                as_text(state.model),
-                as_text(state.url),
-                as_text(state.weights),
-                as_text(state.artifact) if state.artifact is not None else None,
-                as_moment(state.since) if state.since is not None else None,
-                as_moment(state.registered_at),
-            )
+            return _engine_columns(state)
         case Lease():
             return (
                 as_text(state.artifact),
@@ -228,6 +218,20 @@ def _columns(state: State) -> Row:
             )
         case _:
             assert_never(state)
+
+
+def _engine_columns(state: Engine) -> Row:
+    return (
+        as_text(state.kind),
+        as_text(state.node) if state.node is not None else None,
+        as_text(state.life),
+        as_text(state.model),
+        as_text(state.url),
+        as_text(state.weights),
+        as_text(state.artifact) if state.artifact is not None else None,
+        as_moment(state.since) if state.since is not None else None,
+        as_moment(state.registered_at),
+    )
 
 
 def _operation_columns(state: Operation) -> Row:

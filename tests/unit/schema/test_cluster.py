@@ -51,6 +51,8 @@ WORK = (
     | st.builds(Evict, artifact=ARTIFACTS, tier=TIERS)
 )
 FIELDS = {
+    "topic": st.sampled_from(["a", "a.b", "no topic"]),
+    "data": st.just({"n": 1}),
     "artifact": ARTIFACTS,
     "kind": st.just("weights"),
     "manifest": st.just(manifest(CHUNKS)),
@@ -230,6 +232,7 @@ REPEATABLE = (
     commands.DrainNode,
     commands.ReportPressure,
     commands.RetryOperation,
+    commands.EmitSignal,
 )
 
 

@@ -32,7 +32,7 @@ def test_an_event_names_its_aggregate(event):
 def test_each_kind_of_aggregate_has_its_union():
     for kind in AggregateKind:
         union = getattr(events, f"{kind.title()}Event")
-        prefix = {TYPE_NAMES[cls].split(".")[0] for cls in get_args(union)}
+        prefix = {TYPE_NAMES[cls].split(".")[0] for cls in (get_args(union) or (union,))}
         assert prefix == {kind}
 
 

@@ -8,13 +8,14 @@ from samples import artifact_id
 from strategies import TEXT
 from tensorcast.schema import subjects
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.events import AggregateKind, ArtifactPinned, KeyRemoved
+from tensorcast.schema.events import AggregateKind, ArtifactPinned, KeyRemoved, SignalEmitted
 from tensorcast.schema.ids import Key, LeaseId, NodeId
+from tensorcast.schema.signals import Topic, parse_pattern
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
-@given(st.sampled_from(AggregateKind), IDS)
+@given(st.sampled_from([kind for kind in AggregateKind if kind is not AggregateKind.SIGNAL]), IDS)
 def test_a_log_subject_stands_for_its_aggregate(kind, aggregate_id):
     subject = subjects.log_subject("default", kind, aggregate_id)
     assert subjects.parse_log_subject(subject) == (kind, aggregate_id)
@@ -38,6 +39,19 @@ def test_the_subject_of_an_event_follows_from_the_event():
     assert subjects.subject_of("c", ArtifactPinned(artifact=a)) == f"tc.c.log.artifact.{a}"
     moved = KeyRemoved(key=Key("llama@1.2"), previous=a, version=2)
     assert subjects.subject_of("c", moved) == "tc.c.log.key.llama@1%2E2"
+
+
+def test_a_topic_keeps_its_tokens_so_that_patterns_choose_among_them():
+    said = SignalEmitted(topic=Topic("engine.load.e1"))
+    subject = subjects.subject_of("c", said)
+    assert subject == "tc.c.log.signal.engine.load.e1"
+    assert subjects.parse_log_subject(subject) == (AggregateKind.SIGNAL, "engine.load.e1")
+    chosen = subjects.signal_subjects("c", parse_pattern("engine.*.>"))
+    assert chosen == "tc.c.log.signal.engine.*.>"
+    assert subjects.kind_subjects("c", AggregateKind.SIGNAL) == "tc.c.log.signal.>"
+    for text in ("a.*", "a.>", "a b", ""):
+        with pytest.raises(InvalidArgument):
+            subjects.log_subject("c", AggregateKind.SIGNAL, text)
 
 
 def test_an_empty_id_has_no_subject():

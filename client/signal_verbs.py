@@ -1,0 +1,82 @@
+"""What clients say and ask of signals; part of `ControlPlane`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from tensorcast.schema.api_signals import (
+    TOPICS_SHOWN_MAX,
+    Emit,
+    Emitted,
+    TopicInfo,
+    TopicsQuery,
+)
+from tensorcast.schema.ids import EventId
+from tensorcast.schema.signals import EVERYTHING, encode_data, parse_pattern, parse_topic
+
+if TYPE_CHECKING:
+    from tensorcast.client.position import Position
+
+T = TypeVar("T")
+
+
+class _Asks(Protocol):
+    @property
+    def actor(self) -> str: ...
+
+    @property
+    def position(self) -> Position: ...
+
+    async def ask(
+        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float | None = None
+    ) -> T: ...
+
+
+class SignalVerbs:
+    """Signals are emitted by the control plane; readers (`signals.py`) read them from the log."""
+
+    async def emit(self: _Asks, topic: str, data: Mapping[str, object] | None = None) -> Emitted:
+        """Emits a signal on a topic; it is in the log when this returns. `data` is a mapping that
+        JSON can hold, of 64 KiB at most. Raises InvalidArgument, OutOfCapacity when there are too
+        many topics, Unavailable, Timeout; after these two it may have been emitted all the same."""
+        encoded = encode_data({} if data is None else data)
+        request = Emit(
+            topic=parse_topic(topic),
+            data=msgspec.json.decode(encoded, type=dict[str, object]),
+            actor=self.actor,
+            id=_new_event_id(),
+        )
+        done = await self.ask("signal.emit", request, Emitted)
+        self.position.advance(done.seq)
+        return done
+
+    async def topics(
+        self: _Asks,
+        pattern: str = EVERYTHING,
+        *,
+        limit: int = TOPICS_SHOWN_MAX,
+        with_data: bool = True,
+    ) -> tuple[TopicInfo, ...]:
+        """The topics that `pattern` chooses, the last used first, each with its last signal."""
+        query = TopicsQuery(
+            pattern=parse_pattern(pattern),
+            limit=limit,
+            with_data=with_data,
+            after=self.position.seq,
+        )
+        return await self.ask("signal.topics", query, tuple[TopicInfo, ...])
+
+
+def _new_event_id() -> EventId:
+    """A new id that sorts by time (UUID version 7): the one of the event that will be appended,
+    however often it is asked for."""
+    octets = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
+    octets[6] = (octets[6] & 0x0F) | 0x70
+    octets[8] = (octets[8] & 0x3F) | 0x80
+    text = octets.hex()
+    return EventId("-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))
