@@ -204,10 +204,14 @@ class Blocks:
             missing: Missing = {}
             for first in range(0, len(wanted), FRAME_KEYS):
                 numbers = wanted[first : first + FRAME_KEYS]
-                part = [keys[at] for at in numbers]
+                is_all = len(numbers) == len(keys)
+                part = keys if is_all else [keys[at] for at in numbers]
                 found = connection.find(part, shortly=False, digests=verify, elsewhere=anywhere)
-                for at, view in zip(numbers, connection.views(found), strict=True):
-                    views[at] = view
+                if is_all:
+                    views[:] = connection.views(found)
+                else:
+                    for at, view in zip(numbers, connection.views(found), strict=True):
+                        views[at] = view
                 if not verify and 0 not in found.addresses:
                     continue
                 absent = [n for n, address in enumerate(found.addresses) if not address]

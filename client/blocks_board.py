@@ -82,7 +82,7 @@ class Board:
                     cells[n] = self._find_cell(starts[n], print_)
             flat = form.unpack(b"".join(cells))
         places, sizes = flat[1::3], flat[2::3]
-        if 0 in sizes or 0 in places:  # not there, or just being written
+        if 0 in sizes:  # not there, or just being written: then its place is 0, too
             return None
         return places, sizes
 
