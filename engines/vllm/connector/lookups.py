@@ -65,6 +65,13 @@ class Lookups:
         lookup.states = found
         return found
 
+    def peek(self, lookup: Lookup) -> bytes | None:
+        """The states, if they are known by now."""
+        future = lookup.future
+        if lookup.states is None and future is not None and future.done():
+            return future.result() if future.exception() is None else None
+        return lookup.states
+
     def _ask(self, lookup: Lookup, after_s: float = 0.0) -> None:
         def work() -> bytes | None:
             time.sleep(after_s)

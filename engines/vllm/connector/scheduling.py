@@ -293,13 +293,14 @@ class SchedulerSide:
         track.is_started, track.is_loading = True, False
         space = self.versions.space()
         lookup = self._asked.pop(track.request_id, None)
-        if lookup is not None and lookup.space == space and lookup.states is not None:
-            whole = [
+        if lookup is not None and lookup.space == space:
+            states = self._lookups.peek(lookup) or b""
+            each = self._each
+            track.stored.update(
                 n
-                for n in range(len(lookup.states) // self._each)
-                if all(s in HERE for s in lookup.states[n * self._each : (n + 1) * self._each])
-            ]
-            track.stored.update(whole)
+                for n in range(len(states) // each)
+                if all(state in HERE for state in states[n * each : (n + 1) * each])
+            )
         is_foreign = track.local > 0 and self.versions.is_cache_mixed
         track.may_save = space is not None and track.space in ("", space) and not is_foreign
         track.space = space or ""
