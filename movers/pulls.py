@@ -95,7 +95,8 @@ class Puller:
         """Pulls what the resident misses from the nodes that have it: the `preferred` ones, or
         those that the operation's plan names by now; others for what these cannot give. Raises what
         the fault of the last source stands for; what came before stays."""
-        region = self._transport.register(resident.memory)
+        share = resident.add if resident.is_served else None
+        region = self._transport.register(resident.memory, share=share)
         try:
             async with Links(self._transport, region, self._address) as links:
                 run = _Run(links, resident, tuple(preferred), cause)

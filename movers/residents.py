@@ -42,12 +42,14 @@ class Phase(StrEnum):
 
 class Filling(Protocol):
     """What a pull fills: `memory` begins with byte `base_bytes` of the byte space; `missing` are
-    the chunks that are to come. `tells`: the log hears of them when they have come."""
+    the chunks that are to come. `tells`: the log hears of them when they have come; `is_served`:
+    peers may read them at once (`add` may be called from any thread)."""
 
     id: ArtifactId
     manifest: Manifest
     base_bytes: int
     tells: bool
+    is_served: bool
     replica: ReplicaId
 
     @property
@@ -68,6 +70,7 @@ class Resident:
 
     base_bytes = 0
     tells = True
+    is_served = True
 
     def __init__(self, replica: ReplicaId, artifact: Artifact, segment: Segment) -> None:
         self.replica = replica
@@ -78,6 +81,7 @@ class Resident:
         self.segment = segment
         self.phase = Phase.FILLING
         self.chunks = ChunkSet()
+        self._changing = threading.Lock()
         self.bell = Bell()
         self.used_at = time.monotonic()
         self.borrowers = 0
@@ -92,9 +96,17 @@ class Resident:
         return ChunkSet.full(self.manifest.chunks_total) - self.chunks
 
     def add(self, chunks: ChunkSet) -> None:
-        """More chunks are there and match; peers may read them."""
-        self.chunks = self.chunks | chunks
-        self.bell.ring()
+        """More chunks are there and match; peers may read them. From any thread."""
+        with self._changing:
+            before = self.chunks
+            self.chunks = before | chunks
+        if self.chunks != before:
+            self.bell.ring()
+
+    def lose(self, chunks: ChunkSet) -> None:
+        """These are not there any more. From any thread."""
+        with self._changing:
+            self.chunks = self.chunks - chunks
 
 
 class DiskPull:
@@ -122,6 +134,7 @@ class Window:
     """Memory for a part of a pull to the disk: its chunks `wanted`, from byte `base_bytes` on."""
 
     tells = False
+    is_served = False
     is_dropped = False
     replica = ReplicaId("")
 
@@ -239,7 +252,7 @@ class Residents:
 
     def lose_chunks(self, resident: Resident, chunks: ChunkSet) -> None:
         """These chunks are not what they should be: nobody gets them any more."""
-        resident.chunks = resident.chunks - chunks
+        resident.lose(chunks)
         self.set_phase(resident, Phase.FILLING)
 
     async def wait_until(self, predicate: Callable[[], bool]) -> None:

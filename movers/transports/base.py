@@ -38,11 +38,19 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     pulls_in_flight_max: int
 
 
+Share = Callable[[ChunkSet], None]
+"""Told of chunks as soon as they are there and match, in the thread that received them: quick."""
+
+
 class Region(Protocol):
-    """Registered memory: usable by its transport until closed. `memory` is writable bytes."""
+    """Registered memory: usable by its transport until closed. `memory` is writable bytes; `share`
+    is for those who may serve what is there before its pull has completed."""
 
     @property
     def memory(self) -> memoryview: ...
+
+    @property
+    def share(self) -> Share | None: ...
 
     def close(self) -> None:
         """Ends the use of the memory. Channels that write into it must be closed before."""
@@ -72,7 +80,16 @@ class Transport(Protocol):
     name: str
     capabilities: Capabilities
 
-    def register(self, memory: memoryview, kind: MemoryKind = MemoryKind.DRAM) -> Region: ...
+    def register(
+        self,
+        memory: memoryview,
+        kind: MemoryKind = MemoryKind.DRAM,
+        *,
+        share: Share | None = None,
+    ) -> Region:
+        """Memory that pulls may fill. A transport may call `share` from any thread, for chunks that
+        it goes on to tell of in completions; or leave it."""
+        ...
 
     async def connect(self, peer: NodeId, address: str) -> Channel:
         """A channel to the mover of `peer` at `address`. Raises Unavailable, or
@@ -136,8 +153,9 @@ class Provider(Protocol):
 class MemoryRegion:
     """Ordinary memory, which needs no registration."""
 
-    def __init__(self, memory: memoryview) -> None:
+    def __init__(self, memory: memoryview, share: Share | None = None) -> None:
         self._memory = memory.cast("B") if memory.format != "B" else memory[:]
+        self.share = share
 
     @property
     def memory(self) -> memoryview:

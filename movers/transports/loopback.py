@@ -21,6 +21,7 @@ from tensorcast.movers.transports.base import (
     NotYet,
     Provider,
     Region,
+    Share,
 )
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import NotFound, Unavailable
@@ -187,8 +188,14 @@ class LoopbackTransport:
         self._hub = hub
         self._channels: list[LoopbackChannel] = []
 
-    def register(self, memory: memoryview, kind: MemoryKind = MemoryKind.DRAM) -> Region:
-        return MemoryRegion(memory)
+    def register(
+        self,
+        memory: memoryview,
+        kind: MemoryKind = MemoryKind.DRAM,
+        *,
+        share: Share | None = None,
+    ) -> Region:
+        return MemoryRegion(memory, share)
 
     async def connect(self, peer: NodeId, address: str = "") -> LoopbackChannel:
         """Raises Unavailable when the peer is not there."""

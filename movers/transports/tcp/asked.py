@@ -22,6 +22,8 @@ class Asked:
         self.pull: Pull = posted.pull
         self.memory = posted.memory
         self.since = posted.since
+        self._share = posted.share
+        self._shared = 0
         self.holds: ChunkSet | None = None
         self.has_begun = False
         self._next = posted.pull.first
@@ -86,6 +88,12 @@ class Asked:
         (self._fresh if matches else self._wrong).append(self._next)
         self._next += 1
 
+    def share(self) -> None:
+        """Tells of what has come since the last time, who wants to know it at once."""
+        if self._share is not None and self._shared < len(self._fresh):
+            self._share(ChunkSet.of(self._fresh[self._shared :]))
+            self._shared = len(self._fresh)
+
     def take_progress(self) -> Progressed | None:
         """What has arrived since the last time; None when there is nothing."""
         if not self._fresh:
@@ -124,5 +132,5 @@ class Asked:
         return Broken(pull=self.pull, fault=fault, arrived=self._take_fresh(), holds=holds)
 
     def _take_fresh(self) -> ChunkSet:
-        fresh, self._fresh = self._fresh, []
+        fresh, self._fresh, self._shared = self._fresh, [], 0
         return ChunkSet.of(fresh)

@@ -15,7 +15,13 @@ from typing import Final
 from tensorcast.movers.core.streams import Path, first_streams
 from tensorcast.movers.core.transfer import Broken, Completion, Pull
 from tensorcast.movers.pages import Prefaulter
-from tensorcast.movers.transports.base import Capabilities, MemoryKind, MemoryRegion, Region
+from tensorcast.movers.transports.base import (
+    Capabilities,
+    MemoryKind,
+    MemoryRegion,
+    Region,
+    Share,
+)
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
 from tensorcast.movers.transports.tcp.growth import Growth
@@ -76,7 +82,7 @@ class TcpChannel:
             if self._limits.streams is None and any(pull.wait_s for pull in pulls):
                 self._add_spare()
         now = time.monotonic()
-        if not self._work.put([Posted(pull, target.memory, now) for pull in pulls]):
+        if not self._work.put([Posted(pull, target.memory, now, target.share) for pull in pulls]):
             self._deliver([self._lost(pull) for pull in pulls])
 
     async def completions(self) -> Sequence[Completion]:
@@ -222,9 +228,15 @@ class TcpTransport:
         # Threads of its own: peers that do not answer must not keep others from working.
         self._dialing = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="tcp-dial")
 
-    def register(self, memory: memoryview, kind: MemoryKind = MemoryKind.DRAM) -> Region:
+    def register(
+        self,
+        memory: memoryview,
+        kind: MemoryKind = MemoryKind.DRAM,
+        *,
+        share: Share | None = None,
+    ) -> Region:
         """Memory needs no preparation; `close` the region before the memory goes."""
-        return MemoryRegion(memory)
+        return MemoryRegion(memory, share)
 
     async def connect(self, peer: NodeId, address: str) -> TcpChannel:
         """A channel to the mover of `peer` at `address`. Raises Unavailable, or

@@ -48,8 +48,12 @@ RANGES_AHEAD_MAX: Final = 1024
 """Nor does it ask while so many ranges are owed: what the peer has not read yet must fit into the
 sockets, or both ends would wait to be read."""
 
-PROGRESS_S: Final = 0.004
-"""A connection tells of the chunks of a pull at most so often, unless it has to wait for more."""
+SHARE_S: Final = 0.004
+"""A connection lets others serve the chunks of a pull at least so often, and whenever it waits."""
+
+PROGRESS_S: Final = 0.03
+"""It tells of them, for what is to be decided, at most so often, but before it waits for longer.
+Each time costs a turn of the event loop, and many nodes of a chain may share few CPUs."""
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes are received and checked in pieces of this size: they stay in the CPU's cache."""
@@ -84,6 +88,7 @@ class Stream:
         self._owed_bytes = 0
         self._ahead_bytes = AHEAD_BYTES
         self._told_at = 0.0
+        self._shared_at = 0.0
         self._heard_at = 0.0
         self._arrived_at = 0.0
         self._is_holding = False
@@ -212,7 +217,9 @@ class Stream:
         if part.status is not wire.Status.MORE:
             self._end_range(asked, part.status)
         elif not readable(self._socket, 0):
-            self._tell(asked)
+            asked.share()
+            if not readable(self._socket, max(0.0, self._told_at + PROGRESS_S - self._heard_at)):
+                self._tell(asked)
 
     def _begin(self, asked: Asked) -> None:
         """The pull does not wait for its first chunk any more."""
@@ -243,6 +250,9 @@ class Stream:
             left -= target.nbytes
             self._owed_bytes -= target.nbytes
             self._heard_at = self._arrived_at = time.monotonic()
+            if left and self._heard_at > self._shared_at + SHARE_S:
+                asked.share()
+                self._shared_at = self._heard_at
             if left and self._heard_at > self._told_at + PROGRESS_S:
                 self._tell(asked)
             if self._work.has_waiting or self._asked[-1].has_more:
@@ -272,6 +282,7 @@ class Stream:
         self._ahead_bytes = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, on_their_way))
 
     def _tell(self, asked: Asked) -> None:
+        asked.share()
         progress = asked.take_progress()
         self._told_at = time.monotonic()
         if progress is not None:
@@ -279,6 +290,7 @@ class Stream:
 
     def _end_range(self, asked: Asked, status: wire.Status) -> None:
         self._owed_bytes -= asked.left.size
+        asked.share()
         if asked.end_range(status):
             self._asked.popleft()
             self._deliver((asked.end(),))

@@ -10,17 +10,20 @@ from collections.abc import Iterable
 import msgspec
 
 from tensorcast.movers.core.transfer import Pull
+from tensorcast.movers.transports.base import Share
 from tensorcast.movers.transports.tcp.wire import RANGES_MAX
 
 BATCH_BYTES_MAX = 8 << 20
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """A pull, the memory that it fills, and since when (steady clock) it waits."""
+    """A pull, the memory that it fills, since when (steady clock) it waits, and who is told of
+    chunks at once."""
 
     pull: Pull
     memory: memoryview
     since: float = 0.0
+    share: Share | None = None
 
 
 class Work:

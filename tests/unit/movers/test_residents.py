@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,18 @@ async def test_chunks_that_arrive_are_lent_at_once(place: Place):
     place.residents.lose_chunks(resident, ChunkSet.of([1]))
     assert place.residents.find_ready(resident.id) is None
     assert list(resident.missing) == [1]
+
+
+async def test_several_threads_may_add_chunks(place: Place):
+    resident = await place.residents.add(artifact(), place.segment(), Phase.FILLING)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda n: resident.add(ChunkSet.of([n])), range(2000)))
+    finally:
+        sys.setswitchinterval(before)
+    assert resident.chunks == ChunkSet.full(2000)
 
 
 async def test_waiting_ends_with_the_change(place: Place):

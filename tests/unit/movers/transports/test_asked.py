@@ -164,3 +164,25 @@ def test_after_a_refused_range_no_more_is_asked_for_but_what_was_counts():
     end = asked.end()
     assert isinstance(end, Broken)
     assert (end.fault.kind, end.arrived) == (FaultKind.NOT_FOUND, ChunkSet.of([5]))
+
+
+def test_chunks_are_shared_once_and_told_of_all_the_same():
+    shared: list[ChunkSet] = []
+    asked = Asked(Posted(PULL, memoryview(bytes(200)), share=shared.append))
+    asked.ask(1000)
+    asked.share()
+    for digest in (GOOD[0], bytes(8)):
+        asked.settle_chunk(digest)
+    asked.share()
+    asked.share()
+    assert shared == [ChunkSet.of([4])], "not the damaged one"
+    told = asked.take_progress()
+    assert told is not None
+    assert told.arrived == ChunkSet.of([4])
+    asked.settle_chunk(GOOD[2])
+    asked.share()
+    assert shared == [ChunkSet.of([4]), ChunkSet.of([6])]
+    asked.end_range(Status.OK)
+    end = asked.end()
+    assert isinstance(end, Broken)
+    assert end.arrived == ChunkSet.of([6])
