@@ -18,6 +18,7 @@ from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.arena import Arena
 from tensorcast.client.arrivals import AsyncArrival, follow
 from tensorcast.client.blocks_calls import Addresses, AsyncBlockCalls, make_blocks
+from tensorcast.client.checking import check_bytes
 from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.engine_calls import AsyncEngineCalls
 from tensorcast.client.export import PathLike, write_safetensors
@@ -206,20 +207,24 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls):
         names: Sequence[str] | str = (),
         view: View | None = None,
         copy: bool = False,
+        check: bool = False,
         timeout: float = GET_S,
     ) -> dict[str, torch.Tensor]:
         """The tensors of an artifact (key or id), or those in `names`, or those of a view.
 
         Nothing is copied: they lie in the mover's memory, mapped privately. They stay valid as long
         as they are used, whatever happens to the client, the artifact or the mover, and writing to
-        them is seen by nobody else. With `copy` they are ordinary memory. When the node has no
-        replica, one is made first.
+        them is seen by nobody else. With `copy` they are ordinary memory, with `check` all bytes of
+        the artifact are compared with its digests first. When the node has no replica, one is made
+        first.
 
-        Raises NotFound, InvalidArgument, Timeout, Unavailable, OutOfCapacity.
+        Raises NotFound, InvalidArgument, Timeout, Unavailable, OutOfCapacity, Corrupt.
         """
         from tensorcast.client.tensors import build_tensors
 
         grant, memory = await self.grant(what, timeout=timeout)
+        if check:
+            await self.run(lambda stop: check_bytes(memory, grant.artifact, grant.manifest, stop))
         selected = select(names, view, grant.manifest.index)
         if not copy and len(selected) <= INLINE_TENSORS_MAX and "torch" in sys.modules:
             return build_tensors(memory, selected)  # quicker than to wake a thread for it

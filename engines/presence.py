@@ -4,20 +4,18 @@ One thread with its own connection says so: it registers the engine (an event), 
 (no events), and tells each change of its weights (an event) until that is in the log. The engine
 never waits for it unless it asks to, and goes on without a control plane.
 
-All processes of one engine share its name and its life, by their environment: any of them may hold
-a presence. A new life of the engine ends the one before.
+All processes of one engine share its name and its life (`identity.py`): any of them may hold a
+presence. A new life of the engine ends the one before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
-import os
-import secrets
-import socket
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -27,15 +25,13 @@ import msgspec
 from tensorcast.client.api import ControlPlane
 from tensorcast.client.context import Context
 from tensorcast.client.position import Position
+from tensorcast.engines.identity import NAME_VARIABLE, Identity
 from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.api import Executed
 from tensorcast.schema.commands import LeaveEngine, RegisterEngine, ServeWeights
 from tensorcast.schema.errors import NotFound, Rejected, TensorCastError, Timeout
 from tensorcast.schema.ids import ArtifactId, EngineId, NodeId, parse_engine
 
-NAME_VARIABLE = "TENSORCAST_ENGINE"
-URL_VARIABLE = "TENSORCAST_ENGINE_URL"
-LIFE_VARIABLE = "TENSORCAST_ENGINE_LIFE"
 TTL_S = 15.0
 PULSES_A_TTL = 5
 LOOK_S = 10.0
@@ -54,14 +50,6 @@ class Served(NamedTuple):
     version: str
     artifact: str | None
     since: datetime
-
-
-def name_engine(kind: str, environ: MutableMapping[str, str]) -> tuple[EngineId, str]:
-    """The name and the life of the engine that this process belongs to. Modifies the environment,
-    so that its children belong to it too."""
-    name = environ.setdefault(NAME_VARIABLE, f"{kind}-{socket.gethostname()}-{os.getpid()}")
-    life = environ.setdefault(LIFE_VARIABLE, secrets.token_hex(8))
-    return parse_engine(name), life
 
 
 class Presence:
@@ -301,3 +289,30 @@ class Presence:
         with contextlib.suppress(TensorCastError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await api.execute(command)
+
+
+_shared: dict[tuple[str, str], Presence] = {}
+_shared_lock = threading.Lock()
+
+
+def share_presence(
+    context: Context, identity: Identity, *, kind: str, model: str = "", node: str | None = None
+) -> Presence:
+    """The presence of the engine that this process belongs to, begun at the first call: whoever
+    needs it in a process has the same one. It ends with the process."""
+    with _shared_lock:
+        found = _shared.get((identity.name, identity.life))
+        if found is None:
+            found = Presence(
+                context,
+                kind=kind,
+                engine=identity.name,
+                life=identity.life,
+                node=node,
+                model=model,
+                url=identity.url,
+            )
+            _shared[identity.name, identity.life] = found.start()
+            atexit.register(found.close)
+    found.describe(model=model, url=identity.url)
+    return found

@@ -25,7 +25,10 @@ IGNORES_PER_1000_LINES_MAX = 0.5
 PURE = ("schema", "controlplane/core", "movers/core")
 DOCUMENTED = ("schema", "log", "client", "controlplane", "movers", "storage", "engines")
 PROCESSES = ("cli.main", "controlplane.main", "movers.main", "deploy.supervisor")
-ENTRY_POINTS = ("engines.vllm.plugin",)  # called by others, see pyproject.toml
+ENTRY_POINTS = (
+    "engines.vllm.plugin",  # called by vLLM, see pyproject.toml
+    "engines.vllm.updates",  # called by trainers
+)
 FAKES = ("log.memory", "movers.transports.loopback")  # published for tests
 MAY_NAME_ITS_ERROR = ("client/torchfile.py",)  # torch.load raises pickle's own error
 # Spelled in two parts, so that this file does not break its own rules.

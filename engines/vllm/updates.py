@@ -1,0 +1,287 @@
+"""New weights for vLLM servers that run, from outside: for trainers, over HTTP.
+
+    version = client.publish("policy", model.state_dict())
+    update_engines(client, ["http://10.0.0.1:8000", "http://10.0.0.2:8000"], version)
+
+The servers need VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config '{"backend": "tensorcast"}'.
+Knows no vLLM: a trainer has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from tensorcast.schema.errors import (
+    Corrupt,
+    InvalidArgument,
+    NotFound,
+    TensorCastError,
+    Unavailable,
+)
+from tensorcast.schema.ids import is_artifact_id
+
+if TYPE_CHECKING:
+    from tensorcast.client import Client
+
+T = TypeVar("T")
+Json = object
+REQUEST_S = 30.0
+UPDATE_S = 600.0
+ENGINES_AT_ONCE = 32
+ERROR_CHARS_MAX = 500
+SEPARATOR = "@"
+
+
+class Pause(StrEnum):
+    """What becomes of requests that are under way. WAIT: they end first, by the old weights. ABORT:
+    they end at once, unfinished. KEEP: they go on with the new weights, so that one answer can come
+    of both versions."""
+
+    WAIT = "wait"
+    ABORT = "abort"
+    KEEP = "keep"
+
+
+class Updated(NamedTuple):
+    """An engine that has new weights: it took no new work for `paused_s` seconds."""
+
+    url: str
+    version: str
+    paused_s: float
+
+
+class EngineServer:
+    """The HTTP endpoints of one vLLM server. Every method raises Unavailable when it does not
+    answer, or what it says when it refuses."""
+
+    def __init__(self, url: str, *, timeout_s: float = UPDATE_S) -> None:
+        self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
+
+    def pause(self, mode: Pause = Pause.WAIT) -> None:
+        """It begins no new work, and its prefix cache is emptied, once what is under way has
+        ended."""
+        self._post(f"/pause?mode={mode.value}&clear_cache=true")
+
+    def resume(self) -> None:
+        """It takes up what has waited."""
+        self._post("/resume")
+
+    def is_paused(self) -> bool:
+        """Whether it begins no new work."""
+        answer = self._ask("/is_paused")
+        return isinstance(answer, dict) and bool(answer.get("is_paused"))
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets what was computed with older weights, also of requests that are frozen."""
+        answer = self._post("/reset_prefix_cache?reset_running_requests=true")
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise Unavailable(f"{self.url} could not empty its prefix cache.")
+
+    def init(self, context: str | None = None, node: str | None = None) -> None:
+        """Connects its back end with the cluster; safe to repeat."""
+        named = {"context": context, "node": node, "url": self.url}
+        info = {name: value for name, value in named.items() if value}
+        self._post("/init_weight_transfer_engine", {"init_info": info})
+
+    def start(self) -> None:
+        """Begins an update; one that somebody has left open is cancelled first."""
+        try:
+            self._post("/start_weight_update", {})
+        except TensorCastError:
+            self.cancel()
+            self._post("/start_weight_update", {})
+
+    def update(self, version: str, artifact: str, *, check: bool = True) -> None:
+        """It brings the new weights and checks them, and serves the old ones."""
+        info = {"version": version, "artifact": artifact, "check": check}
+        info["timeout_s"] = self._timeout_s
+        self._post("/update_weights", {"update_info": info})
+
+    def cancel(self) -> None:
+        """Ends an update that has begun; the old weights stay. Nothing when there is none."""
+        with contextlib.suppress(TensorCastError):  # it ends by an error: there is no other way
+            self._post("/update_weights", {"update_info": {"cancel": True}})
+
+    def finish(self, version: str) -> None:
+        """The new weights serve from now on, or (when it raises) the old ones."""
+        self._post("/finish_weight_update", {"weight_version": version})
+
+    def version(self) -> str:
+        """What it calls the weights that it serves."""
+        answer = self._ask("/weight_info")
+        if not isinstance(answer, dict) or not isinstance(answer.get("weight_version"), str):
+            raise Corrupt(f"{self.url} does not say which weights it serves.")
+        return str(answer["weight_version"])
+
+    def _post(self, path: str, body: Json = None) -> Json:
+        return self._ask(path, body, "POST")
+
+    def _ask(self, path: str, body: Json = None, method: str = "GET") -> Json:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                return parse(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise refusal(f"{self.url}{path}", error.code, error.read()) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"{self.url} does not answer: {error}.") from error
+
+
+def parse(content: bytes) -> Json:
+    """The JSON of an answer; None when it is empty or none."""
+    try:
+        found: Json = json.loads(content)
+    except ValueError:
+        return None
+    return found
+
+
+def refusal(url: str, code: int, content: bytes) -> TensorCastError:
+    """What a server that refuses says."""
+    if code == http.client.NOT_FOUND:
+        return NotFound(
+            f"{url} is not there.",
+            hint="Start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment.",
+        )
+    answer = parse(content)
+    said = answer.get("error", answer.get("detail")) if isinstance(answer, dict) else None
+    said = said.get("message", said) if isinstance(said, dict) else said
+    text = str(said or content.decode(errors="replace"))[:ERROR_CHARS_MAX].strip()
+    return Unavailable(f"{url} answers {code}: {text}", hint="The log of the engine says more.")
+
+
+# ---- several engines ---------------------------------------------------------------------------
+
+
+def update_engines(
+    client: Client,
+    urls: Sequence[str],
+    what: str,
+    *,
+    mode: Pause | str = Pause.WAIT,
+    check: bool = True,
+    timeout_s: float = UPDATE_S,
+) -> tuple[Updated, ...]:
+    """Gives running engines the weights `what`: a version (`publish` returns it), key or id.
+
+    First the weights come to the engines' nodes and are checked there, while the old ones serve;
+    if that fails on one, none changes. Then each engine is paused, gets them, and goes on. When the
+    last step fails on some, these keep the old ones, the others have the new ones, and the error
+    names them. Raises what was wrong, NotFound, InvalidArgument.
+    """
+    pause = parse_pause(mode)
+    servers = [EngineServer(url, timeout_s=timeout_s) for url in dict.fromkeys(urls)]
+    if not servers:
+        raise InvalidArgument(
+            "No engine is named.", hint="`tcctl engine ls` shows which there are."
+        )
+    version, artifact = resolve_version(client, what)
+    with ThreadPoolExecutor(min(len(servers), ENGINES_AT_ONCE)) as threads:
+        spread_weights(client, servers, artifact, timeout_s)
+        with _cancelled_unless_done(servers, threads):
+            _all(threads, servers, _begin)
+            _all(threads, servers, lambda one: one.update(version, artifact, check=check))
+        return tuple(_all(threads, servers, lambda one: switch(one, version, pause)))
+
+
+def parse_pause(mode: Pause | str) -> Pause:
+    """The mode that is meant. Raises InvalidArgument."""
+    try:
+        return Pause(mode)
+    except ValueError:
+        known = ", ".join(Pause)
+        raise InvalidArgument(f"{mode!r} is no way to pause.", hint=f"Use {known}.") from None
+
+
+def resolve_version(client: Client, what: str) -> tuple[str, str]:
+    """What these weights are called, and their artifact: `name@7` is a version; so is what a key
+    without a version points to now, by the count of its moves; else it is the id. Raises
+    NotFound."""
+    artifact = client.api.artifact(what).id
+    if is_artifact_id(what):
+        return artifact, artifact
+    try:
+        key = client.api.key(what)
+    except NotFound:  # it is the beginning of an id
+        return artifact, artifact
+    version = what if SEPARATOR in what else f"{what}{SEPARATOR}{key.version}"
+    return version, key.artifact or artifact
+
+
+def spread_weights(
+    client: Client, servers: Sequence[EngineServer], artifact: str, timeout_s: float
+) -> None:
+    """Brings the weights to the nodes of the engines that are known, all at once."""
+    urls = {server.url for server in servers}
+    nodes = {one.node for one in client.engines() if one.node and one.url.rstrip("/") in urls}
+    up = {node.node for node in client.api.nodes() if node.state == "up"}
+    if nodes & up:
+        client.replicate(artifact, to=sorted(nodes & up)).wait(timeout_s)
+
+
+def _begin(server: EngineServer) -> None:
+    server.init()
+    server.start()
+
+
+def switch(server: EngineServer, version: str, mode: Pause) -> Updated:
+    """Pauses one engine, makes what it has received its weights, and lets it go on; also when that
+    fails, with the old ones."""
+    began = time.monotonic()
+    try:
+        server.pause(mode)
+        server.finish(version)
+        if mode is Pause.KEEP:
+            server.reset_prefix_cache()
+    except BaseException:
+        server.cancel()
+        with contextlib.suppress(TensorCastError):  # what went wrong before is what counts
+            server.resume()
+        raise
+    server.resume()
+    return Updated(server.url, version, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _cancelled_unless_done(
+    servers: Sequence[EngineServer], threads: ThreadPoolExecutor
+) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        list(threads.map(EngineServer.cancel, servers))
+        raise
+
+
+def _all(
+    threads: ThreadPoolExecutor, servers: Sequence[EngineServer], work: Callable[[EngineServer], T]
+) -> list[T]:
+    """Does the same with all engines at once; waits for all, then raises for those that failed."""
+    waiting = [threads.submit(work, server) for server in servers]
+    done: list[T] = []
+    failed: list[tuple[EngineServer, TensorCastError]] = []
+    for server, future in zip(servers, waiting, strict=True):
+        try:
+            done.append(future.result())
+        except TensorCastError as error:
+            failed.append((server, error))
+    if len(failed) == 1:
+        raise failed[0][1]
+    if failed:
+        names = ", ".join(server.url for server, _ in failed)
+        raise Unavailable(f"{names} failed; the first: {failed[0][1]}")
+    return done

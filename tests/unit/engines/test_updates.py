@@ -1,0 +1,218 @@
+"""How engines are driven from outside, against a server that only remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from tensorcast.engines.vllm.updates import (
+    EngineServer,
+    Pause,
+    parse,
+    refusal,
+    resolve_version,
+    update_engines,
+)
+from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+
+ART, OTHER = "a" * 40, "b" * 40
+
+
+class Fake(ThreadingHTTPServer):
+    """Answers as vLLM does. `refuse` names the paths that fail, `held` the version."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked, self.refuse, self.version = [], {}, "default"
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def paths(self):
+        return [path.partition("?")[0] for path, _ in self.asked]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def _answer(self):
+        size = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(size)) if size else None
+        server, path = self.server, self.path.partition("?")[0]
+        server.asked.append((self.path, body))
+        answer, code = {"message": "ok"}, 200
+        is_cancel = path == "/update_weights" and body["update_info"].get("cancel")
+        if server.refuse.get(path, 0) > 0 and not is_cancel:
+            server.refuse[path] -= 1
+            answer, code = {"error": {"message": f"no {path}"}}, 500
+        elif is_cancel:
+            answer, code = {"error": {"message": "cancelled"}}, 500
+        elif path == "/finish_weight_update":
+            server.version = body["weight_version"]
+        elif path == "/weight_info":
+            answer = {"weight_version": server.version}
+        elif path == "/is_paused":
+            answer = {"is_paused": False}
+        content = json.dumps(answer).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = _answer
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def fakes():
+    servers = [Fake(), Fake()]
+    threads = [threading.Thread(target=one.serve_forever, args=(0.01,)) for one in servers]
+    for thread in threads:
+        thread.start()
+    yield servers
+    for one in servers:
+        one.shutdown()
+        one.server_close()
+    for thread in threads:
+        thread.join()
+
+
+class Api:
+    """What is asked of the control plane."""
+
+    def __init__(self):
+        self.keys = {"policy@7": (ART, 1), "policy": (ART, 9)}
+
+    def artifact(self, what):
+        if what in self.keys:
+            return SimpleNamespace(id=self.keys[what][0])
+        if ART.startswith(what):
+            return SimpleNamespace(id=ART)
+        raise NotFound(f"There is no {what}.")
+
+    def key(self, what):
+        if what not in self.keys:
+            raise NotFound(f"There is no key {what}.")
+        artifact, version = self.keys[what]
+        return SimpleNamespace(artifact=artifact, version=version)
+
+    def nodes(self):
+        return ()
+
+
+CLIENT = SimpleNamespace(api=Api(), engines=lambda: ())
+BRING = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"]
+SWITCH = ["/pause", "/finish_weight_update"]
+
+
+def update(fakes, **more):
+    return update_engines(CLIENT, [one.url for one in fakes], "policy@7", **more)
+
+
+def test_the_weights_are_there_and_checked_before_anything_is_paused(fakes):
+    done = update(fakes)
+    assert [(one.url, one.version) for one in done] == [(f.url, "policy@7") for f in fakes]
+    for fake in fakes:
+        assert fake.paths() == [*BRING, *SWITCH, "/resume"]
+        bodies = dict(fake.asked)
+        assert bodies["/init_weight_transfer_engine"] == {"init_info": {"url": fake.url}}
+        info = bodies["/update_weights"]["update_info"]
+        assert (info["version"], info["artifact"], info["check"]) == ("policy@7", ART, True)
+        assert bodies["/finish_weight_update"] == {"weight_version": "policy@7"}
+        assert EngineServer(fake.url).version() == "policy@7"
+
+
+@pytest.mark.parametrize("mode", list(Pause))
+def test_each_way_to_pause(fakes, mode):
+    update(fakes, mode=mode.value)
+    asked = [path for path, _ in fakes[0].asked]
+    assert f"/pause?mode={mode.value}&clear_cache=true" in asked
+    assert ("/reset_prefix_cache?reset_running_requests=true" in asked) == (mode is Pause.KEEP)
+
+
+def test_when_one_cannot_get_them_no_engine_changes(fakes):
+    fakes[1].refuse["/update_weights"] = 1
+    with pytest.raises(Unavailable, match="no /update_weights"):
+        update(fakes)
+    for fake in fakes:
+        assert "/pause" not in fake.paths()
+        assert fake.asked[-1] == ("/update_weights", {"update_info": {"cancel": True}})
+        assert fake.version == "default"
+
+
+@pytest.mark.parametrize("path", SWITCH)
+def test_an_engine_that_fails_to_switch_goes_on_with_the_old_ones(fakes, path):
+    fakes[0].refuse[path] = 1
+    with pytest.raises(Unavailable, match=f"no {path}"):
+        update(fakes)
+    assert fakes[0].paths()[-2:] == ["/update_weights", "/resume"]
+    assert [fake.version for fake in fakes] == ["default", "policy@7"]
+
+
+def test_an_update_that_somebody_left_open_is_cancelled_first(fakes):
+    fakes[0].refuse["/start_weight_update"] = 1
+    update(fakes)
+    assert fakes[0].paths()[:4] == [
+        "/init_weight_transfer_engine",
+        "/start_weight_update",
+        "/update_weights",
+        "/start_weight_update",
+    ]
+    assert fakes[0].version == "policy@7"
+
+
+def test_several_that_fail_are_named(fakes):
+    for fake in fakes:
+        fake.refuse["/finish_weight_update"] = 1
+    with pytest.raises(Unavailable, match=f"{fakes[0].url}, {fakes[1].url} failed"):
+        update(fakes)
+
+
+@pytest.mark.parametrize(
+    ("what", "version"),
+    [("policy@7", "policy@7"), ("policy", "policy@9"), (ART, ART), (ART[:8], ART)],
+)
+def test_what_weights_are_called(what, version):
+    assert resolve_version(CLIENT, what) == (version, ART)
+
+
+def test_what_cannot_be_asked(fakes):
+    with pytest.raises(InvalidArgument, match="no way to pause"):
+        update(fakes, mode="sleep")
+    with pytest.raises(InvalidArgument, match="No engine"):
+        update([])
+    with pytest.raises(NotFound):
+        update_engines(CLIENT, [fakes[0].url], "nothing")
+
+
+def test_a_server_without_these_routes_is_told_so():
+    error = refusal("http://h/pause", 404, b'{"detail": "Not Found"}')
+    assert isinstance(error, NotFound)
+    assert "VLLM_SERVER_DEV_MODE" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"error": {"message": "it broke"}}', "it broke"),
+        (b'{"error": "it broke"}', "it broke"),
+        (b'{"detail": "it broke"}', "it broke"),
+        (b"it broke", "it broke"),
+        (b"[1]", r"\[1\]"),
+        (b"", "500"),
+    ],
+)
+def test_what_a_server_says_is_passed_on(content, said):
+    with pytest.raises(Unavailable, match=said):
+        raise refusal("http://h/x", 500, content)
+
+
+def test_answers_that_make_no_sense(fakes):
+    fakes[0].version = None
+    with pytest.raises(Corrupt, match="does not say"):
+        EngineServer(fakes[0].url).version()
+    assert parse(b"\xff") is None
