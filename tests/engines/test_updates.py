@@ -288,3 +288,47 @@ def test_every_change_is_an_event_of_the_engine(server, client):
     events = client.api.audit(AuditQuery(what="vllm-0"))
     assert {event.actor for event in events} == {"engine:vllm-0"}
     assert [event.type for event in events].count("engine.registered") == 1
+
+
+# ---- several ranks, in processes of their own, their weights from the disk
+
+
+@pytest.fixture(scope="module")
+def ranks(start_engine, stack):
+    env = surroundings(
+        stack,
+        "vllm-1",
+        VLLM_ENABLE_V1_MULTIPROCESSING="1",
+        VLLM_CPU_OMP_THREADS_BIND="0|1",
+    )
+    return start_engine(tiny_model(0), *TRANSFER, *FAULTS, "--tensor-parallel-size", "2", env=env)
+
+
+def test_one_of_two_ranks_that_fails_holds_both_back(ranks, client, expected):
+    assert client.weights_of(ranks.url).version == "default"
+    new = client.publish("two", weights(1))
+    for rank, after in ((1, 5), (0, 30)):
+        break_loads(ranks, after=after, times=1, rank=rank)
+        with pytest.raises(TensorCastError):
+            update_engines(client, [ranks.url], new)
+        assert served(ranks) == expected[0]
+        assert EngineServer(ranks.url).version() == "default"
+        assert client.weights_of("vllm-1").version == "default"
+    update_engines(client, [ranks.url], new)
+    assert served(ranks) == expected[1]
+    assert client.weights_of("vllm-1").version == new
+
+
+def test_an_engine_that_cannot_go_back_ends_instead_of_mixing(ranks, client):
+    newer = client.publish("two", weights(0))
+    break_loads(ranks, after=9, times=2, rank=1)
+    with pytest.raises(TensorCastError):
+        update_engines(client, [ranks.url], newer)
+    with pytest.raises((AssertionError, OSError)):
+        ranks.generate(PROMPTS[0])
+    assert "must not serve" in ranks.log_text()
+    deadline = time.monotonic() + 60
+    while client.engine("vllm-1").state == "up" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert client.engine("vllm-1").state in ("lost", "left")
+    assert newer not in [one.version for one in client.engine("vllm-1").served]
