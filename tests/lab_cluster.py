@@ -30,12 +30,12 @@ class Cluster:
         self.observer = observer
         self.movers: dict[str, MoverNode] = {}
         self._folder = folder
-        self._nats_url = nats_url
+        self.nats_url = nats_url
 
     def start(self, *hosts: str, dram_bytes: int, **environ: str) -> None:
         """Starts a mover on each host; waits for all."""
         for host in hosts:
-            mover = MoverNode(host, self._folder / host, self._nats_url, **environ)
+            mover = MoverNode(host, self._folder / host, self.nats_url, **environ)
             mover.prefix = self.lab.enter(host)
             self.movers[host] = mover
             mover.start(

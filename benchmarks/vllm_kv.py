@@ -1,0 +1,409 @@
+"""What sharing KV blocks is worth to real vLLM engines, and what it costs.
+
+    python benchmarks/vllm_kv.py [--rounds 7] [--only NAME]      (needs `scripts/engines
+    [--smollm2]`)
+
+Prints one JSON object a line; times in seconds, to the first token, medians of rounds in which all
+ways take turns. Tokens are compared each time.
+
+* `node`: a prompt of 3,500 tokens, tiny Llama: computed (`miss`), computed by another engine of the
+  node (`external`), and in the engine's own cache (`local`).
+* `nodes`: 2,000 tokens, SmolLM2-135M: the same with the other engine on another node, behind a link
+of its own (network namespaces, root only), and from the same node.
+* `save`: prompts of 1,000 tokens and 32 generated ones, eight at once, with and without the
+connector. * `kills`: the mover, or that of the other node, is killed at random times under eight
+requests, or its link is cut; `wrong` and `lost` must be 0, `worst_s` is the longest request,
+`computed_s` without a store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "engines"))
+
+import engine
+import lab_cluster
+import models
+import netlab
+from cluster import Cluster, running_cluster
+
+LONG, MIDDLE, SHORT = 3500, 2000, 1000
+TOKENS = 16
+AT_ONCE = 8
+KILLS = 50
+
+
+def report(what: str, **more: object) -> None:
+    """One line of the result."""
+    print(json.dumps({"what": what, **more, "load": round(os.getloadavg()[0], 1)}), flush=True)
+
+
+def median(times: Sequence[float]) -> float:
+    return round(statistics.median(times), 4)
+
+
+def connector(**extra: object) -> tuple[str, ...]:
+    """The flags that turn the connector on."""
+    config = {
+        "kv_connector": "TensorCastConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": extra,
+    }
+    return ("--kv-transfer-config", json.dumps(config))
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    chosen = random.Random(seed)
+    return [chosen.randrange(5, 4000) for _ in range(length)]
+
+
+def context_of(cluster: Cluster) -> dict[str, str]:
+    return {name: v for name, v in cluster.env.items() if name.startswith("TENSORCAST_")}
+
+
+@contextmanager
+def started(*starts: Callable[[], engine.Engine]) -> Iterator[list[engine.Engine]]:
+    """Engines, started at the same time."""
+    found: list[engine.Engine] = []
+    try:
+        found.extend(start() for start in starts)
+        yield [one.wait_ready() for one in found]
+    finally:
+        for one in found:
+            one.stop()
+
+
+def compare(
+    rounds: int,
+    length: int,
+    ways: dict[str, Callable[[list[int]], engine.Completion]],
+    settle_s: float,
+    seed: int,
+) -> dict[str, list[float]]:
+    """Times to the first token of each way, which take turns with a new prompt in each round."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(rounds + 1):  # the first warms up
+        ids, tokens = prompt(length, seed + round_), None
+        for name, way in ways.items():
+            found = way(ids)
+            assert tokens in (None, found.tokens), f"{name}: other tokens"
+            tokens = found.tokens
+            if round_:
+                times[name].append(found.ttft_s)
+            time.sleep(settle_s)
+    return times
+
+
+def tell_times(what: str, times: dict[str, list[float]], **more: object) -> None:
+    local, miss = times["local"], times["miss"]
+    report(
+        what,
+        **{name: median(found) for name, found in times.items()},
+        external_to_local=median([a / b for a, b in zip(times["external"], local, strict=True)]),
+        under_miss=median([1 - a / b for a, b in zip(times["external"], miss, strict=True)]),
+        rounds=len(local),
+        **more,
+    )
+
+
+def node(folder: Path, rounds: int) -> None:
+    """Two engines of one node."""
+    with running_cluster(folder / "cluster", 1) as cluster:
+        env = context_of(cluster)
+        starts = [
+            lambda name=name: engine.launch(
+                models.tiny_model(), folder / name, *connector(), env=env
+            )
+            for name in ("a", "b")
+        ]
+        with started(*starts) as (one, other):
+            ways = {
+                "miss": lambda ids: one.generate(ids, TOKENS),
+                "external": lambda ids: other.generate(ids, TOKENS),
+                "local": lambda ids: other.generate(ids, TOKENS),
+            }
+            tell_times("node", compare(rounds, LONG, ways, 0.3, 1000), tokens=LONG)
+
+
+def save(folder: Path, rounds: int) -> None:
+    """The same load with and without the connector."""
+    with running_cluster(folder / "cluster", 1) as cluster:
+        env = context_of(cluster)
+        tiny = models.tiny_model()
+        starts = [
+            lambda: engine.launch(tiny, folder / "with", *connector(), env=env),
+            lambda: engine.launch(tiny, folder / "without"),
+        ]
+        with started(*starts) as (with_, without):
+            times: dict[str, list[float]] = {"with": [], "without": []}
+            for round_ in range(2 * rounds + 1):
+                order = [("with", with_), ("without", without)]
+                for name, one in order if round_ % 2 else reversed(order):
+                    begin = time.monotonic()
+                    prompts = [prompt(SHORT, 5000 + round_ * AT_ONCE + n) for n in range(AT_ONCE)]
+                    ask_all(one, prompts, 32)
+                    if round_:
+                        times[name].append(time.monotonic() - begin)
+            stored = with_.metrics().total("vllm:tensorcast_kv_saved_blocks_total")
+        lost = [a / b - 1 for a, b in zip(times["with"], times["without"], strict=True)]
+        report(
+            "save",
+            **{name: median(found) for name, found in times.items()},
+            lost=median(lost),
+            saved_blocks=stored,
+            rounds=len(lost),
+        )
+
+
+def ask_all(
+    one: engine.Engine, prompts: list[list[int]], tokens: int
+) -> list[engine.Completion | None]:
+    """All at once; None for one that failed."""
+    found: list[engine.Completion | None] = [None] * len(prompts)
+
+    def ask(n: int) -> None:
+        found[n] = one.generate(prompts[n], tokens)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+# ---- several nodes -----------------------------------------------------------------------------
+
+
+class Relay:
+    """Carries connections from a port of the machine to one of a host of the lab."""
+
+    def __init__(self, namespace: str, port: int) -> None:
+        self._namespace, self._port = namespace, port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(accepted,), daemon=True).start()
+
+    def _carry(self, accepted: socket.socket) -> None:
+        where = ("127.0.0.1", self._port)
+        try:
+            inside = netlab._inside(
+                self._namespace, lambda: socket.create_connection(where, timeout=None)
+            )
+        except OSError:
+            accepted.close()
+            return
+        for one, other in ((accepted, inside), (inside, accepted)):
+            threading.Thread(target=pour, args=(one, other), daemon=True).start()
+
+
+def pour(one: socket.socket, other: socket.socket) -> None:
+    """Everything from one to the other, until it ends."""
+    try:
+        while piece := one.recv(1 << 16):
+            other.sendall(piece)
+        other.shutdown(socket.SHUT_WR)
+    except OSError:
+        other.close()
+
+
+async def nodes(folder: Path, rounds: int) -> None:
+    """Two engines on two hosts of the lab."""
+    model = models.smollm2_model()
+    if model is None or (why := netlab.missing()) is not None:
+        report("nodes", skipped="no SmolLM2: scripts/engines --smollm2" if model is None else why)
+        return
+    async with lab_cluster.cluster("a", "b", rate=None) as made:
+        made.start("a", "b", dram_bytes=4 << 30, TENSORCAST_KV_BYTES=str(2 << 30))
+        with ExitStack() as stack:
+            one, other = stack.enter_context(lab_engines(made, model, folder, stack))
+
+            def same_node(ids: list[int]) -> engine.Completion:
+                other.ask("/reset_prefix_cache", method="POST")
+                return other.generate(ids, TOKENS)
+
+            ways = {
+                "miss": lambda ids: one.generate(ids, TOKENS),
+                "external": lambda ids: other.generate(ids, TOKENS),
+                "same_node": same_node,
+                "local": lambda ids: other.generate(ids, TOKENS),
+            }
+            for rate in (None, "1gbit"):
+                for host in ("a", "b"):
+                    made.lab.limit(host, rate)
+                times = compare(rounds, MIDDLE, ways, 0.5, 2000 if rate else 3000)
+                pairs = zip(times["external"], times["same_node"], strict=True)
+                ratio = median([a / b for a, b in pairs])
+                tell_times("nodes", times, tokens=MIDDLE, rate=rate, external_to_same_node=ratio)
+
+
+@contextmanager
+def lab_engines(
+    made: lab_cluster.Cluster, model: Path, folder: Path, stack: ExitStack
+) -> Iterator[list[engine.Engine]]:
+    """An engine on each host, asked from here."""
+    starts = []
+    for host, mover in made.movers.items():
+        env = {
+            "TENSORCAST_CLUSTER": "test",
+            "TENSORCAST_NODE": host,
+            "TENSORCAST_SOCKET": str(mover.socket),
+            "TENSORCAST_NATS_URL": made.nats_url,
+        }
+        prefix = made.lab.enter(host)
+        starts.append(
+            lambda host=host, env=env, prefix=prefix: engine.launch(
+                model, folder / host, *connector(), env=env, prefix=prefix
+            )
+        )
+    found: list[engine.Engine] = []
+    try:
+        for start, host in zip(starts, made.movers, strict=True):
+            one = start()
+            relay = Relay(made.lab.namespace(host), int(one.url.rpartition(":")[2]))
+            stack.callback(relay.close)
+            one.url = f"http://127.0.0.1:{relay.port}"
+            found.append(one)
+        yield [one.wait_ready() for one in found]
+    finally:
+        for one in found:
+            one.stop()
+
+
+# ---- what dies ---------------------------------------------------------------------------------
+
+
+async def kills(folder: Path, rounds: int) -> None:
+    """Movers killed and links cut at random times under eight requests."""
+    if (why := netlab.missing()) is not None:
+        report("kills", skipped=why)
+        return
+    chosen = random.Random(7)
+    async with lab_cluster.cluster("a", "b", rate="1gbit") as made:
+        made.start("a", "b", dram_bytes=4 << 30, TENSORCAST_KV_BYTES=str(2 << 30))
+        with ExitStack() as stack:
+            tiny = models.tiny_model()
+            one, other = stack.enter_context(lab_engines(made, tiny, folder, stack))
+            alone = stack.enter_context(engine.start(tiny, folder / "alone"))
+            for harm in (kill_own, kill_other, cut_link):
+                tell_harm(harm, made, (one, other, alone), chosen, max(1, rounds * KILLS // 7 // 3))
+
+
+def tell_harm(
+    harm: Callable[[lab_cluster.Cluster], Callable[[], None]],
+    made: lab_cluster.Cluster,
+    engines: tuple[engine.Engine, engine.Engine, engine.Engine],
+    chosen: random.Random,
+    times: int,
+) -> None:
+    one, other, alone = engines
+    wrong = lost = failed_loads = 0
+    took: list[float] = []
+    computed: list[float] = []
+    for _ in range(times):
+        prompts = [
+            prompt(chosen.randrange(300, 3000), chosen.randrange(10**9)) for _ in range(AT_ONCE)
+        ]
+        begin = time.monotonic()
+        wanted = ask_all(alone, prompts, TOKENS)
+        computed.append(time.monotonic() - begin)
+        ask_all(one, prompts, TOKENS)
+        time.sleep(0.5)
+        mends: list[Callable[[], None]] = []
+        timer = threading.Timer(
+            chosen.uniform(0, 0.5), lambda made_=mends: made_.append(harm(made))
+        )
+        timer.start()
+        begin = time.monotonic()
+        found = ask_all(other, prompts, TOKENS)
+        took.append(time.monotonic() - begin)
+        timer.join()
+        for mend in mends:
+            mend()
+        lost += found.count(None)
+        wrong += sum(
+            a is not None and b is not None and a.tokens != b.tokens
+            for a, b in zip(found, wanted, strict=True)
+        )
+        time.sleep(2.5)
+    failed_loads = other.metrics().total("vllm:tensorcast_kv_load_failures_total")
+    report(
+        "kills",
+        harm=harm.__name__,
+        times=times,
+        wrong=wrong,
+        lost=lost,
+        worst_s=round(max(took), 2),
+        median_s=median(took),
+        computed_s=median(computed),
+        failed_loads_so_far=failed_loads,
+    )
+
+
+def kill_own(made: lab_cluster.Cluster) -> Callable[[], None]:
+    """The mover of the engine's own node."""
+    return kill(made, "b")
+
+
+def kill_other(made: lab_cluster.Cluster) -> Callable[[], None]:
+    """The mover of the node that has the blocks."""
+    return kill(made, "a")
+
+
+def kill(made: lab_cluster.Cluster, host: str) -> Callable[[], None]:
+    """What mends it is returned."""
+    mover = made.movers[host]
+    mover.kill()
+    return mover.start
+
+
+def cut_link(made: lab_cluster.Cluster) -> Callable[[], None]:
+    """Nothing comes from the other node, and nobody says why."""
+    made.lab.cut("a")
+    return lambda: made.lab.mend("a")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("node", "nodes", "save", "kills"))
+    options = parser.parse_args()
+    if not engine.PYTHON.exists():
+        sys.exit("There is no engine here: run scripts/engines first.")
+    with tempfile.TemporaryDirectory(prefix="tc-vllm-kv-") as folder:
+        for scenario in (node, save, nodes, kills):
+            if options.only in (None, scenario.__name__):
+                done = scenario(Path(folder) / scenario.__name__, options.rounds)
+                if done is not None:
+                    asyncio.run(done)
+
+
+if __name__ == "__main__":
+    main()
