@@ -15,10 +15,12 @@ from tensorcast.schema.errors import Timeout
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import Arrived, Follow, Get, Granted
 from tensorcast.schema.tensors import Index
+from tensorcast.storage.memory import populate_from_file
 
 if TYPE_CHECKING:
     from tensorcast.client.session import AsyncClient
 
+PREFAULT_BYTES = 32 << 20
 FOLLOW_S = 5.0
 """One request waits so long for news."""
 
@@ -56,6 +58,15 @@ class AsyncArrival:
     def has(self, place: ByteRange) -> bool:
         """Whether these bytes of the byte space may be read."""
         return is_covered(place, self.chunks, self._granted.manifest.chunk_bytes)
+
+    def prefault(self) -> None:
+        """Maps the pages of an artifact that is whole, so that who reads all of it does not wait
+        for each. For a thread beside: it takes a tenth of a second for a GiB, and no memory but for
+        the page tables."""
+        memory = memoryview(self.memory) if self.memory is not None and self.is_whole else b""
+        for start in range(0, len(memory), PREFAULT_BYTES):
+            if not populate_from_file(memoryview(memory)[start : start + PREFAULT_BYTES]):
+                return
 
     async def wait(self, *, timeout: float = 300.0) -> None:
         """Returns when more has come, at once when all is there. Raises Timeout, and Unavailable

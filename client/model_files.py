@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from tensorcast.client.memory import Mapping as MemoryMapping
-from tensorcast.schema.errors import Corrupt, InvalidArgument
+from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
 from tensorcast.schema.files import (
     FILE_BYTES_MAX,
     FILES_BYTES_MAX,
@@ -20,13 +22,16 @@ from tensorcast.schema.files import (
     files_of,
     tensor_name,
 )
+from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Index
 from tensorcast.storage.faults import told
 from tensorcast.storage.objects import Place as ObjectPlace
 from tensorcast.storage.objects import is_url, open_store, parse_url
 
-MARK = "config.json"
+CONFIG_NAME = "config.json"
 """A folder with this file holds a model."""
+MARK_NAME = "tensorcast.json"
+MARK_BYTES_MAX = 1 << 16
 _WEIGHTS = (
     ".safetensors",
     ".safetensors.index.json",
@@ -41,6 +46,22 @@ _WEIGHTS = (
     ".msgpack",
     ".npz",
 )
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tensorcast.json` in a model's folder says: whose files these are, so that an engine
+    finds the weights that belong to them; and by which name it was asked for then."""
+
+    artifact: ArtifactId
+    name: str = ""
+
+
+class ModelFolder(NamedTuple):
+    """A folder with all of a model but its weights."""
+
+    artifact: ArtifactId
+    folder: str
+    paths: tuple[str, ...]
 
 
 class ModelFile(NamedTuple):
@@ -75,12 +96,15 @@ def find_model_files(given: Sequence[object]) -> tuple[ModelFile, ...]:
 
 def choose_model_files(names: Sequence[str]) -> tuple[str, ...]:
     """Those names in a folder that are files of a model, sorted; none without a config.json."""
-    if MARK not in names:
+    if CONFIG_NAME not in names:
         return ()
     return tuple(
         name
         for name in sorted(names)
-        if not name.startswith(".") and not name.endswith(_WEIGHTS) and name.isprintable()
+        if not name.startswith(".")
+        and name != MARK_NAME
+        and not name.endswith(_WEIGHTS)
+        and name.isprintable()
     )
 
 
@@ -168,6 +192,39 @@ def write_files(files: Mapping[str, bytes], folder: Path, *, force: bool) -> tup
         if not _holds(folder / name, content):
             _write(folder / name, content)
     return tuple(str(folder / name) for name in files)
+
+
+def write_model_folder(
+    files: Mapping[str, bytes], mark: Mark, folder: str | os.PathLike[str], *, force: bool
+) -> ModelFolder:
+    """Writes the files of an artifact, and last the mark that names it. Raises as `write_files`,
+    and NotFound without files."""
+    if not files:
+        raise NotFound(
+            f"No files travel with artifact {mark.artifact}.",
+            hint="Put the folder of the model, with its config.json.",
+            artifact=mark.artifact,
+        )
+    target = Path(folder).expanduser()
+    paths = write_files(files, target, force=force)
+    marked = target / MARK_NAME
+    _write(marked, msgspec.json.encode(mark) + b"\n")
+    return ModelFolder(mark.artifact, str(target), (*paths, str(marked)))
+
+
+def read_mark(folder: Path) -> Mark | None:
+    """What a model's folder says of its weights; None when it says nothing. Raises InvalidArgument
+    for a mark that cannot be read."""
+    try:
+        with (folder / MARK_NAME).open("rb") as file:
+            return msgspec.json.decode(file.read(MARK_BYTES_MAX), type=Mark)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(
+            f"{folder / MARK_NAME} cannot be read: {error}.",
+            hint="Write it again: tcctl get KEY FOLDER/ --without-weights.",
+        ) from error
 
 
 def _holds(path: Path, content: bytes) -> bool:

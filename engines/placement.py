@@ -66,12 +66,12 @@ class _Slot:
         return sum(part.size_bytes for part in self.parts.values())
 
 
-class Placement(TorchDispatchMode):
+class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """A context around the loading code of `model`, given tensors that lie in `memory`. When it
     ends well all copies are done; after an error those that wait are dropped."""
 
     def __init__(self, model: torch.nn.Module, memory: Memory) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._memory = memory
         self._slots = {slot.start: slot for slot in _find_slots(model)}
         self._sizes = {start: slot.size_bytes for start, slot in self._slots.items()}
@@ -85,7 +85,7 @@ class Placement(TorchDispatchMode):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if error is None:
             for slot in self._slots.values():
                 self._settle(slot)
@@ -123,7 +123,7 @@ class Placement(TorchDispatchMode):
         """Takes a copy over, if it is one from the replica into a parameter, byte for byte."""
         if not isinstance(target, torch.Tensor) or not isinstance(source, torch.Tensor):
             return False
-        if not (_is_plain(target) and _is_plain(source) and self._memory.holds(source)):
+        if not (_is_plain(target) and _has_memory(source) and self._memory.holds(source)):
             return False
         if target.dtype != source.dtype or target.shape != source.shape:
             return False
@@ -183,7 +183,8 @@ class Placement(TorchDispatchMode):
         first = parts[0].source.data_ptr()
         end = 0
         for part in parts:
-            if part.offset != end or part.source.data_ptr() != first + end:
+            is_next = part.offset == end and part.source.data_ptr() == first + end
+            if not (is_next and _is_plain(part.source)):
                 return False
             end += part.size_bytes
         if end != slot.size_bytes or first % ALIGNMENT_BYTES:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from tensorcast.cli.exits import Failed
+from tensorcast.cli.exits import Failed, Usage
 from tensorcast.cli.output import Answer, Fields, Result, shorten
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.tables import table_operations
@@ -159,6 +159,13 @@ def get(
         typer.Option(metavar="SPEC", help="A part of it; see docs/tcctl.md for how to write it."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+    without_weights: Annotated[
+        bool,
+        typer.Option(
+            "--without-weights",
+            help="Into a folder, only what an engine needs beside the weights of the node.",
+        ),
+    ] = False,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="Give up the read after so long.")
     ] = "5m",
@@ -170,16 +177,23 @@ def get(
     session = session_of(call)
     part = parse_view(view) if view else None
     timeout_s = parse_seconds(timeout)
+    if without_weights and part is not None:
+        raise Usage("--view chooses among the weights.", hint="Leave out --without-weights.")
     with session.client(node) as client, session.progress("get") as bar:
         begin = time.monotonic()
-        written = client.write_file(
-            what, target, view=part, force=force, progress=bar.advance_to, timeout=timeout_s
-        )
+        if without_weights:
+            made = client.write_files(what, target, force=force, timeout=timeout_s)
+            artifact, path, paths = made.artifact, made.folder, made.paths
+        else:
+            artifact, path = client.write_file(
+                what, target, view=part, force=force, progress=bar.advance_to, timeout=timeout_s
+            )
+            paths = (path,)
         took_s = time.monotonic() - begin
-    size_bytes = measure(written.path)
+    size_bytes = sum(map(measure, paths))
     info = GetInfo(
-        artifact=written.artifact,
-        path=written.path,
+        artifact=artifact,
+        path=path,
         bytes=size_bytes,
         seconds=round(took_s, 6),
         bytes_per_s=round(size_bytes / took_s, 1) if took_s else 0.0,

@@ -13,19 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from tensorcast.client.model_files import read_mark
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import ArtifactId
 
-MARK_NAME = "tensorcast.json"
-MARK_BYTES_MAX = 1 << 16
 TIMEOUT_S = 600.0
-
-
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tensorcast.json` in a model folder says: whose files these are."""
-
-    artifact: ArtifactId
-    key: str | None = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,17 +65,3 @@ def name_weights(options: Options, model: str) -> str:
             hint='Name their key: --model-loader-extra-config \'{"key": "..."}\'.',
         )
     return model
-
-
-def read_mark(folder: Path) -> Mark | None:
-    """What a model folder says of its weights; None when it says nothing. Raises InvalidArgument
-    for a mark that cannot be read."""
-    try:
-        with (folder / MARK_NAME).open("rb") as file:
-            return msgspec.json.decode(file.read(MARK_BYTES_MAX), type=Mark)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InvalidArgument(
-            f"{folder / MARK_NAME} cannot be read: {error}.", hint="Run `tcctl engine model` again."
-        ) from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -22,11 +23,13 @@ from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from tensorcast.client import Client, TensorCastError, connect
+from tensorcast.client.model_files import read_mark
 from tensorcast.client.sync import Arrival
 from tensorcast.client.tensors import build_tensors
 from tensorcast.engines.placement import Memory, Placed, Placement
 from tensorcast.engines.vllm import serving
-from tensorcast.engines.vllm.checkpoint import Options, name_weights, read_mark, read_options
+from tensorcast.engines.vllm.announcing import announce
+from tensorcast.engines.vllm.checkpoint import Options, name_weights, read_options
 from tensorcast.engines.vllm.plugin import LOGGER
 from tensorcast.schema.files import without_files
 from tensorcast.schema.views import Selected
@@ -67,9 +70,12 @@ class TensorCastModelLoader(DefaultModelLoader):
         with contextlib.ExitStack() as opened:
             if self._is_ours(model_config):
                 self._begin(model_config, opened)
-            return super().load_model(
+            model: torch.nn.Module = super().load_model(
                 vllm_config=vllm_config, model_config=model_config, prefix=prefix
             )
+        if model_config is self._main:
+            announce(vllm_config)
+        return model
 
     def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
         """Gives a model its weights, in place where that can be."""
@@ -100,8 +106,7 @@ class TensorCastModelLoader(DefaultModelLoader):
                 client = opened.enter_context(self._connected())
                 arrival = client.follow(self._name(model_config), timeout=self.options.timeout_s)
                 opened.callback(serving.set_weights, arrival.artifact)
-            if self.counter_before_loading_weights == 0.0:
-                self.counter_before_loading_weights = time.perf_counter()
+            self.counter_before_loading_weights = time.perf_counter()
             yield from tensors_as_they_come(arrival, skips_of(model), self.options.timeout_s)
         for source in getattr(model, "secondary_weights", ()):
             yield from self._get_weights_iterator(source)
@@ -128,6 +133,8 @@ class TensorCastModelLoader(DefaultModelLoader):
 
     def _ask(self, client: Client, name: str) -> Arrival:
         arrival = client.follow(name, timeout=self.options.timeout_s)
+        if arrival.is_whole:
+            threading.Thread(target=arrival.prefault, name="prefault", daemon=True).start()
         while not (arrival.is_whole or self.options.progressive):
             arrival.wait(timeout=self.options.timeout_s)
         return arrival
@@ -184,7 +191,7 @@ class TensorCastModelLoader(DefaultModelLoader):
         if self._is_on_disk:
             return False
         is_main = self._main is None or model_config is self._main
-        return is_main or read_mark_of(model_config) is not None
+        return is_main or read_mark(Path(model_config.model)) is not None
 
     def _name(self, model_config: ModelConfig) -> str:
         """The options speak of the model that the engine was started with; any other model (a
@@ -195,11 +202,6 @@ class TensorCastModelLoader(DefaultModelLoader):
 
     def _connected(self) -> Client:
         return connect(self.options.context, node=self.options.node)
-
-
-def read_mark_of(model_config: ModelConfig) -> object:
-    """What the folder of a model says of its weights, if anything."""
-    return read_mark(Path(model_config.model))
 
 
 def tensors_as_they_come(

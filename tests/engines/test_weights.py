@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from quantised import make_gptq
 from stack import running_stack
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(400)]
 PROMPT = "the quick brown fox jumps over the lazy dog " * 20
 GIVEN = re.compile(
-    r"gave the weights (\S+) .* (\d+) parameters of ([\d.]+) MiB in place, ([\d.]+) MiB copied, ([\d.]+)"
-)  # noqa: E501
+    r"gave the weights (\S+) .* (\d+) parameters of ([\d.]+) MiB in place, ([\d.]+) MiB copied,"
+    r" ([\d.]+)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,10 @@ def cluster(tiny):
 
 @pytest.fixture(scope="module")
 def bare(cluster, tmp_path_factory) -> Path:
-    """A folder with the model's files and no weights, as a machine with nothing on disk gets it."""
-    from tensorcast.client.model_files import write_files
-
+    """A folder with the model's files and no weights, for a machine with nothing on disk."""
     folder = tmp_path_factory.mktemp("bare")
     with cluster.connect("n1") as client:
-        write_files(client.files("tiny@1"), folder, force=False)
+        client.write_files("tiny@1", folder)
     return folder
 
 
@@ -61,24 +61,71 @@ def given(engine) -> tuple[str, int, float, float, float]:
 @pytest.fixture(scope="module")
 def expected(start_engine, tiny):
     """What vLLM's own loader makes of the model."""
-    engine = start_engine(tiny)
+    return serve(start_engine(tiny))
+
+
+def serve(engine):
+    """One answer of an engine, which then ends."""
     try:
         return engine.generate(PROMPT, logprobs=True)
     finally:
         engine.stop()
 
 
+def same(found, expected) -> bool:
+    return (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+
+
 def test_weights_come_from_the_node_without_a_file_of_them(start_engine, cluster, bare, expected):
     engine = start_engine(bare, *flags(key="tiny@1"), env=surroundings(cluster, "n1"))
-    found = engine.generate(PROMPT, logprobs=True)
-    assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
-    key, count, in_place, copied, other = given(engine)
+    assert same(serve(engine), expected)
+    key, count, _, copied, other = given(engine)
     assert (key, copied, other) == ("tiny@1", 0, 0)
     assert count > 0
-    engine.stop()
 
 
-def test_a_node_without_them_pulls_them_from_its_peer(start_engine, cluster, bare, expected):
-    engine = start_engine(bare, *flags(key="tiny@1"), env=surroundings(cluster, "n2"))
-    assert engine.generate(PROMPT).tokens == expected.tokens
-    engine.stop()
+def test_a_node_without_them_pulls_them_and_the_folder_says_which(
+    start_engine, cluster, bare, expected
+):
+    flag = ("--load-format", "tensorcast")
+    engine = start_engine(bare, *flag, env=surroundings(cluster, "n2"))
+    assert same(serve(engine), expected)
+    with cluster.connect("n1") as client:
+        assert given(engine)[0] == client.follow("tiny@1").artifact
+
+
+def test_two_ranks_share_one_replica(start_engine, cluster, bare, expected):
+    two = {
+        **surroundings(cluster, "n1"),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }
+    engine = start_engine(bare, *flags(key="tiny@1"), "--tensor-parallel-size", "2", env=two)
+    assert serve(engine).tokens == expected.tokens
+    told = GIVEN.findall(engine.log_text())
+    assert [key for key, *_ in told] == ["tiny@1"] * 2
+    for _, count, in_place, copied, other in told:
+        assert int(count) > 0
+        assert float(other) == 0
+        assert float(in_place) + float(copied) < 0.6 * 20  # MiB: about half of the model each
+
+
+def test_without_the_layer_the_checkpoint_on_disk_serves(start_engine, tiny, expected, tmp_path):
+    away = {"TENSORCAST_SOCKET": str(tmp_path / "none.sock"), "TENSORCAST_NODE": "n9"}
+    engine = start_engine(tiny, *flags(key="tiny@1"), env=away)
+    assert same(serve(engine), expected)
+    assert "TensorCast has no weights tiny@1 for this engine" in engine.log_text()
+    assert "it loads the checkpoint on disk" in engine.log_text()
+
+
+def test_four_bits_load_as_from_the_disk(start_engine, cluster, tiny, tmp_path):
+    model = make_gptq(tiny, tmp_path / "gptq")
+    with cluster.connect("n1") as client:
+        client.put(model, key="gptq@1")
+        client.write_files("gptq@1", tmp_path / "bare")
+    narrow = ("--dtype", "bfloat16")
+    expected = serve(start_engine(model, *narrow))
+    engine = start_engine(
+        tmp_path / "bare", *narrow, *flags(key="gptq@1"), env=surroundings(cluster, "n1")
+    )
+    assert same(serve(engine), expected)

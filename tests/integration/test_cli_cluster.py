@@ -62,6 +62,26 @@ def fail(cluster: Cluster, *arguments: str) -> tuple[int, dict[str, str]]:
 # ---- shapes --------------------------------------------------------------------------------
 
 
+def test_the_folder_of_a_model_comes_back_with_or_without_its_weights(cluster, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_checkpoint(folder / "model.safetensors", 77)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    put = cluster.ask("put", str(folder), "--key", "model@1", "--node", "n1")
+    assert (put["tensors"], put["files"]) == (2, ["config.json"])
+    cluster.ask("get", "model@1", f"{tmp_path}/whole/", "--node", "n1")
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+    }
+    got = cluster.ask("get", "model@1", f"{tmp_path}/bare", "--node", "n2", "--without-weights")
+    assert (got["artifact"], got["path"]) == (put["id"], f"{tmp_path}/bare")
+    assert (tmp_path / "bare" / "config.json").read_text() == '{"model_type": "llama"}'
+    mark = json.loads((tmp_path / "bare" / "tensorcast.json").read_text())
+    assert mark == {"artifact": put["id"], "name": "model@1"}
+    assert not (tmp_path / "bare" / "model.safetensors").exists()
+
+
 def test_artifacts(cluster: Cluster, checkpoint: Path) -> None:
     info = cluster.ask("artifact", "show", "m@1")
     fields = {"id", "kind", "state", "bytes", "tensors", "labels", "keys", "replicas"}

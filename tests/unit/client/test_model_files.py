@@ -10,15 +10,18 @@ from safetensors.torch import save_file
 
 from intakes import written
 from tensorcast.client.model_files import (
+    Mark,
     choose_model_files,
     find_folder,
     find_model_files,
     read_files,
+    read_mark,
     write_files,
+    write_model_folder,
 )
 from tensorcast.client.publishing import take_in
 from tensorcast.schema import files
-from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.files import files_of, without_files
 
 LAYER = "model.layers.0.self_attn"
@@ -112,3 +115,31 @@ def test_which_targets_are_folders(tmp_path):
     assert find_folder(f"{tmp_path}/new/") == tmp_path / "new"
     assert find_folder(tmp_path / "new") is None
     assert find_folder("s3://bucket/folder/") is None
+
+
+def test_a_folder_for_an_engine_names_the_weights_that_belong_to_it(tmp_path):
+    mark = Mark(artifact="ab" * 20, name="llama@1")
+    made = write_model_folder({"config.json": b"{}"}, mark, tmp_path / "m", force=False)
+    assert made.artifact == mark.artifact
+    assert {os.path.basename(path) for path in made.paths} == {"config.json", "tensorcast.json"}
+    assert read_mark(tmp_path / "m") == mark
+    assert choose_model_files([path.name for path in (tmp_path / "m").iterdir()]) == (
+        "config.json",
+    )
+    again = Mark(artifact="cd" * 20)
+    write_model_folder({"config.json": b"{}"}, again, tmp_path / "m", force=False)
+    assert read_mark(tmp_path / "m") == again
+
+
+def test_without_files_there_is_no_such_folder(tmp_path):
+    with pytest.raises(NotFound, match="No files travel"):
+        write_model_folder({}, Mark(artifact="ab" * 20), tmp_path / "m", force=False)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_mark_is_read_with_suspicion(tmp_path):
+    assert read_mark(tmp_path) is None
+    assert read_mark(tmp_path / "nowhere") is None
+    (tmp_path / "tensorcast.json").write_text('{"artifact": 7}')
+    with pytest.raises(InvalidArgument, match=r"tensorcast\.json cannot be read"):
+        read_mark(tmp_path)

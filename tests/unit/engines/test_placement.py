@@ -204,3 +204,23 @@ def test_scalars_are_broadcast_by_the_model(replica):
     with Placement(model, memory):
         model.weight.data.copy_(tensors[0][0, 0])
     assert model.weight.flatten().tolist() == [float(tensors[0][0, 0])] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int32, torch.int8])
+def test_quantised_weights_are_placed_and_copied_bit_for_bit(dtype):
+    size_bytes = 64 * 64 * dtype.itemsize
+    buffer = memoryview(mmap.mmap(-1, 2 * size_bytes))
+    everything = torch.frombuffer(buffer, dtype=torch.uint8)
+    everything.copy_(torch.arange(len(buffer)) % 251)
+    flat = everything.view(dtype)
+    first, second = flat[: 64 * 64].view(64, 64), flat[64 * 64 :].view(64, 64)
+    memory = Memory(buffer)
+    placed, copied = Linear(64, 64, dtype), Linear(64, 32, dtype)
+    with Placement(nn.ModuleList([placed, copied]), memory):
+        placed.weight.data.copy_(first)
+        copied.weight.data.copy_(second.narrow(1, 32, 32))
+    assert placed.weight.data_ptr() == first.data_ptr()
+    assert not lies_in(memory, copied.weight)
+    assert torch.equal(
+        copied.weight.data.view(torch.uint8), second[:, 32:].contiguous().view(torch.uint8)
+    )
