@@ -72,11 +72,15 @@ class Heartbeats:
         self.leases[lease] = self.clock()
 
     def hear_engine(self, engine: EngineId, payload: bytes) -> None:
-        """Notes a sign of life. Anything else on the subject is ignored."""
+        """Notes a sign of life; one without numbers keeps those of another process of the same
+        life. Anything else on the subject is ignored."""
         try:
             pulse = msgspec.json.decode(payload, type=Pulse)
         except msgspec.MsgspecError:
             return
+        known = self.engines.get(engine)
+        if not pulse.load and known is not None and known.pulse.life == pulse.life:
+            pulse = known.pulse
         self.engines[engine] = HeardEngine(self.clock(), pulse)
 
     def forget_engines(self, up: frozenset[EngineId]) -> None:

@@ -34,7 +34,8 @@ class DiskWeights:
         self._model_config = vllm_config.model_config
         self._model = model
         self._loader = DefaultModelLoader(load_config)
-        self._stamps = stamp(find_files(self._model_config.model))
+        self._folder = str(self._model_config.model)
+        self._stamps = stamp(find_files(self._folder))
 
     def weights(self) -> Weights | None:
         """The weights in it; None when there are none, or others than at the start."""
@@ -48,11 +49,12 @@ class DiskWeights:
 
     def _read(self) -> Iterator[tuple[str, torch.Tensor]]:
         if not self._is_unchanged():
-            raise Unavailable(f"The checkpoint {self._model_config.model} was changed.")
+            raise Unavailable(f"The checkpoint {self._folder} was changed.")
         yield from self._loader.get_all_weights(self._model_config, self._model)
 
     def _is_unchanged(self) -> bool:
-        return stamp(tuple(self._stamps)) == self._stamps
+        is_named = self._model_config.model == self._folder  # vLLM's own reload changes it
+        return is_named and stamp(tuple(self._stamps)) == self._stamps
 
 
 def find_files(model: str) -> tuple[Path, ...]:

@@ -51,3 +51,14 @@ def test_signs_of_life_of_engines_carry_their_load(clock):
     )
     heard.forget_engines(frozenset({EngineId("e2")}))
     assert set(heard.engines) == {"e2"}
+
+
+def test_a_process_that_knows_no_load_does_not_hide_what_another_one_said(clock):
+    heard, engine = Heartbeats(clock), EngineId("e1")
+    heard.hear_engine(engine, b'{"life": "one", "load": {"cache_usage": 0.5}}')
+    clock.now_s += 1
+    heard.hear_engine(engine, b'{"life": "one"}')
+    found = heard.engines[engine]
+    assert (found.at_s, found.pulse.load) == (clock.now_s, {"cache_usage": 0.5})
+    heard.hear_engine(engine, b'{"life": "two"}')
+    assert heard.engines[engine].pulse.load == {}
