@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
+from tensorcast.client.identity import new_event_id
 from tensorcast.schema.api_signals import (
     TOPICS_SHOWN_MAX,
     Emit,
@@ -16,7 +15,6 @@ from tensorcast.schema.api_signals import (
     TopicInfo,
     TopicsQuery,
 )
-from tensorcast.schema.ids import EventId
 from tensorcast.schema.signals import EVERYTHING, encode_data, parse_pattern, parse_topic
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ class SignalVerbs:
             topic=parse_topic(topic),
             data=msgspec.json.decode(encoded, type=dict[str, object]),
             actor=self.actor,
-            id=_new_event_id(),
+            id=new_event_id(),
         )
         done = await self.ask("signal.emit", request, Emitted)
         self.position.advance(done.seq)
@@ -70,13 +68,3 @@ class SignalVerbs:
             after=self.position.seq,
         )
         return await self.ask("signal.topics", query, tuple[TopicInfo, ...])
-
-
-def _new_event_id() -> EventId:
-    """A new id that sorts by time (UUID version 7): the one of the event that will be appended,
-    however often it is asked for."""
-    octets = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
-    octets[6] = (octets[6] & 0x0F) | 0x70
-    octets[8] = (octets[8] & 0x3F) | 0x80
-    text = octets.hex()
-    return EventId("-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))

@@ -106,6 +106,8 @@ class Queries(_Facade[ControlPlane]):
     replay = _waited(ControlPlane.replay)
     status = _waited(ControlPlane.status)
     topics = _waited(ControlPlane.topics)
+    engine_views = _waited(ControlPlane.engine_views)
+    holders = _waited(ControlPlane.holders)
 
 
 class Artifact(_Facade[AsyncArtifact]):
@@ -232,6 +234,11 @@ class Arrival(_Facade[AsyncArrival]):
     """An artifact that is here, or on its way: see `AsyncArrival`."""
 
     wait = _waited(AsyncArrival.wait)
+
+    @documented_as(AsyncArrival.prefault)
+    def prefault(self) -> None:
+        """As `AsyncArrival.prefault`."""
+        self._inner.prefault()
 
     def has(self, place: ByteRange) -> bool:
         """Whether these bytes of the byte space may be read."""

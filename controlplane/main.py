@@ -154,6 +154,7 @@ def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> 
         heartbeats=Heartbeats(asyncio.get_running_loop().time),
         progress=Progress(),
         blocks=PostgresBlocks(engine),
+        block_log=JetStreamBlocks(log.connection, settings.cluster),
         block_progress=Progress(),
     )
 

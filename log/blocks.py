@@ -30,11 +30,24 @@ from tensorcast.log.lookup import read_message
 from tensorcast.log.ordered import read_ordered
 from tensorcast.log.port import APPEND_EVENTS_MAX, Stored
 from tensorcast.log.publish import publish
-from tensorcast.schema.block_events import BlockDraft, BlocksCleared, decode_blocks, encode_blocks
+from tensorcast.schema.block_events import (
+    BlockDraft,
+    BlocksCleared,
+    KvEvent,
+    decode_blocks,
+    encode_blocks,
+)
 from tensorcast.schema.codec import EVENT_BYTES_MAX
+from tensorcast.schema.engine_blocks import EngineBlockEvent
 from tensorcast.schema.errors import Conflict, Corrupt, InvalidArgument, Unavailable
 from tensorcast.schema.ids import NodeId, Seq
-from tensorcast.schema.subjects import kv_changed, kv_cleared, kv_log_name, kv_subjects
+from tensorcast.schema.subjects import (
+    kv_changed,
+    kv_cleared,
+    kv_engine,
+    kv_log_name,
+    kv_subjects,
+)
 
 READ_EVENTS_MAX: Final = 64
 """Events of one batch that is read: each may have two megabytes."""
@@ -102,8 +115,15 @@ def _entry(cluster: str, draft: BlockDraft, bytes_max: int) -> Entry:
             f"A KV event takes {len(payload)} bytes; the log takes {bytes_max}.",
             hint="Raise max_payload of the NATS server to 8 MB.",
         )
-    subject_of = kv_cleared if isinstance(draft.event, BlocksCleared) else kv_changed
-    return Entry(draft.id, subject_of(cluster, draft.event.node), payload, draft.at, None)
+    return Entry(draft.id, _subject_of(cluster, draft.event), payload, draft.at, None)
+
+
+def _subject_of(cluster: str, event: KvEvent) -> str:
+    if isinstance(event, EngineBlockEvent):
+        return kv_engine(cluster, event.engine)
+    if isinstance(event, BlocksCleared):
+        return kv_cleared(cluster, event.node)
+    return kv_changed(cluster, event.node)
 
 
 class JetStreamBlocks:

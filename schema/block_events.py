@@ -26,6 +26,7 @@ from tensorcast.schema.blocks import (
     pack_space,
 )
 from tensorcast.schema.codec import Wire, wire_decoder
+from tensorcast.schema.engine_blocks import ENGINE_BLOCK_EVENT_TYPES, EngineBlockEvent
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.events import UnknownEvent
 from tensorcast.schema.ids import Epoch, EventId, NodeId, Seq, Tier
@@ -104,23 +105,27 @@ class BlocksCleared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BlockEvent = BlocksStored | BlocksEvicted | BlocksCleared
+KvEvent = BlockEvent | EngineBlockEvent
+"""Everything that the KV log can hold: what nodes say of their blocks, and what is told of those in
+engines' own caches."""
 
-BLOCK_EVENT_TYPES: Final[dict[str, type[BlockEvent]]] = {
+BLOCK_EVENT_TYPES: Final[dict[str, type[KvEvent]]] = {
     "blocks.stored": BlocksStored,
     "blocks.evicted": BlocksEvicted,
     "blocks.cleared": BlocksCleared,
+    **ENGINE_BLOCK_EVENT_TYPES,
 }
 _NAMES: Final = {cls: name for name, cls in BLOCK_EVENT_TYPES.items()}
 
 
 class BlockDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """An event on its way into the KV log. Only its own node writes about a node, so nothing is
-    expected of the log."""
+    """An event on its way into the KV log. Only its own node writes about a node, and one watcher
+    about an engine, so nothing is expected of the log."""
 
     id: EventId
     at: datetime
     actor: str
-    event: BlockEvent
+    event: KvEvent
     cause: EventId | None = None
     trace: str | None = None
 
@@ -134,7 +139,7 @@ class BlockRecorded(msgspec.Struct, frozen=True, kw_only=True):
     v: int
     at: datetime
     actor: str
-    event: BlockEvent | UnknownEvent
+    event: KvEvent | UnknownEvent
     cause: EventId | None = None
     trace: str | None = None
 
@@ -210,7 +215,7 @@ def decode_blocks(payload: bytes, seq: Seq) -> BlockRecorded:
     )
 
 
-def _decode_event(wire: Wire) -> BlockEvent | UnknownEvent:
+def _decode_event(wire: Wire) -> KvEvent | UnknownEvent:
     decoder = _decoders.get(wire.type)
     if decoder is None or wire.v != VERSION_FIRST:
         return UnknownEvent(type=wire.type, v=wire.v, data=msgspec.Raw(bytes(wire.data)))

@@ -25,6 +25,7 @@ KEY_BYTES_MAX = 512
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ARTIFACT = re.compile(r"[0-9a-f]{40}")
 _ENGINE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -93,6 +94,13 @@ def parse_engine(text: str) -> EngineId:
             hint="Use 1 to 128 letters, digits, '.', '_', ':', '@' and '-', not at an end.",
         )
     return EngineId(text)
+
+
+def parse_event(text: str) -> EventId:
+    """The id of an event that somebody else has chosen: a UUID. Raises InvalidArgument."""
+    if not _UUID.fullmatch(text):
+        raise InvalidArgument(f"{text!r} is not the id of an event.", hint="Give a UUID.")
+    return EventId(text)
 
 
 def parse_cluster(text: str) -> str:

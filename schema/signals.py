@@ -27,7 +27,7 @@ DATA_BYTES_MAX: Final = 64 << 10
 """A signal says that something is there, and where; it never carries the thing."""
 EVERYTHING: Final = Pattern(">")
 READER_CHARS_MAX: Final = 64
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_:@-]+")
 _READER: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{READER_CHARS_MAX}}}")
 
 TopicText = Annotated[str, Meta(min_length=1, max_length=TOPIC_CHARS_MAX)]
@@ -47,12 +47,12 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_topic(text: str) -> Topic:
-    """A topic: 1 to 16 tokens of letters, digits, '_' and '-', with dots between, 200 characters at
-    most. Raises InvalidArgument."""
+    """A topic: 1 to 16 tokens of letters, digits, '_', ':', '@' and '-', with dots between, 200
+    characters at most. Raises InvalidArgument."""
     if not isinstance(text, str) or not _is_path(text, _is_token):
         raise InvalidArgument(
             f"{text!r} is not a topic.",
-            hint="Write words of a-z, A-Z, 0-9, '_' and '-' with dots between: weights.published.",
+            hint="Write words of letters, digits, '_', '-' with dots between: weights.published.",
         )
     return Topic(text)
 

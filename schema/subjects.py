@@ -3,6 +3,7 @@
 tc.<cluster>.log.<aggregate kind>.<aggregate id>     the log: one subject for each aggregate
 tc.<cluster>.log.signal.<topic>                      signals in it; a topic has tokens of its own
 tc.<cluster>.kv.<node>.changed, .cleared             the KV log: what happens to a node's KV blocks
+tc.<cluster>.kv.engine.<engine>                      in it: the blocks in an engine's own caches
 tc.<cluster>.api.<verb>                              requests to the control plane
 tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
 tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
@@ -88,6 +89,11 @@ def kv_changed(cluster: str, node: NodeId) -> str:
 def kv_cleared(cluster: str, node: NodeId) -> str:
     """Where a node begins anew to say what it holds: the last message is where to read from."""
     return f"tc.{cluster}.kv.{_token(node)}.cleared"
+
+
+def kv_engine(cluster: str, engine: EngineId) -> str:
+    """Where it is told which blocks an engine holds in its own caches."""
+    return f"tc.{cluster}.kv.engine.{_token(engine)}"
 
 
 def api_subject(cluster: str, verb: str) -> str:

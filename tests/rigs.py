@@ -13,11 +13,13 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
+from tensorcast.controlplane.store.engine_block_queries import Holder
+from tensorcast.controlplane.store.engine_block_rows import Told
 from tensorcast.controlplane.store.queries import About
 from tensorcast.log.execute import execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.identity import new_event_id, now
-from tensorcast.log.memory import MemoryCursors, MemoryLog
+from tensorcast.log.memory import MemoryBlocks, MemoryCursors, MemoryLog
 from tensorcast.log.writer import Writer
 from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
 from tensorcast.schema.blocks import BlockKey
@@ -118,6 +120,8 @@ class MemoryBlockHistory:
         self.held: dict[Place, Holding] = {}
         self.mentions: tuple[Mention, ...] = ()
         self.events: tuple[EventInfo, ...] = ()
+        self.engines: dict[str, tuple[Told, tuple[int, ...]]] = {}
+        self.holders: tuple[Holder, ...] = ()
 
     async def holdings(self) -> dict[Place, Holding]:
         return self.held
@@ -127,6 +131,14 @@ class MemoryBlockHistory:
 
     async def find_block_events(self, query: BlockQuery) -> tuple[EventInfo, ...]:
         return tuple(one for one in self.events if one.seq > query.since)
+
+    async def engine_views(self) -> dict[str, tuple[Told, tuple[int, ...]]]:
+        return self.engines
+
+    async def find_holders(
+        self, prefixes: Sequence[bytes], block_tokens: int
+    ) -> tuple[Holder, ...]:
+        return tuple(one for one in self.holders if one.prefix in prefixes)
 
 
 class Rig:
@@ -142,6 +154,7 @@ class Rig:
         self.heartbeats = Heartbeats(self.clock)
         self.progress = Progress()
         self.blocks = MemoryBlockHistory()
+        self.block_log = MemoryBlocks()
         self.desk = Desk(
             cluster="default",
             writer=self.writer,
@@ -151,6 +164,7 @@ class Rig:
             heartbeats=self.heartbeats,
             progress=self.progress,
             blocks=self.blocks,
+            block_log=self.block_log,
             block_progress=Progress(),
         )
 

@@ -17,6 +17,7 @@ from tensorcast.cli.blocks import (
     table_stats,
 )
 from tensorcast.cli.output import Answer, Result
+from tensorcast.cli.prefixes import read_tokens, table_holders, table_views
 from tensorcast.cli.session import Session, session_of
 from tensorcast.schema.api import LIST_MAX, BlockQuery, EventInfo
 from tensorcast.schema.ids import parse_node
@@ -70,6 +71,44 @@ def show(
         data=info,
         blocks=lambda: describe_block(info),
         brief=tuple(dict.fromkeys(one.node for one in info.holders)),
+    )
+
+
+@app.command()
+def engines(
+    call: typer.Context,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also those that have stopped or were lost.")
+    ] = False,
+) -> Result:
+    """List how many blocks engines hold in their own caches, and how well that is known."""
+    session = session_of(call)
+    with session.client() as client:
+        found = client.api.engine_views(all=every)
+    return Answer(
+        data=found,
+        blocks=lambda: (table_views(found, session.now()),),
+        brief=tuple(one.engine for one in found),
+    )
+
+
+@app.command()
+def holders(
+    call: typer.Context,
+    tokens: Annotated[
+        str, typer.Argument(metavar="TOKENS", help="Ids of tokens: 1,22172,263; or @FILE, or -.")
+    ],
+    lora: Annotated[str | None, typer.Option(metavar="NAME", help="For this adapter.")] = None,
+    salt: Annotated[str | None, typer.Option(metavar="SALT", help="With this cache salt.")] = None,
+) -> Result:
+    """Show which engines hold the beginning of a prompt in their own caches."""
+    prompt = read_tokens(tokens)
+    with session_of(call).client() as client:
+        found = client.api.holders(prompt, lora=lora, salt=salt)
+    return Answer(
+        data=found,
+        blocks=lambda: (table_holders(found),),
+        brief=tuple(one.engine for one in found),
     )
 
 

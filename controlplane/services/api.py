@@ -14,6 +14,7 @@ from nats.errors import Error as NatsError
 
 from tensorcast.controlplane.services import (
     api_blocks,
+    api_engine_blocks,
     api_engines,
     api_history,
     api_live,
@@ -38,6 +39,7 @@ from tensorcast.schema.api import (
     reply_error,
     reply_ok,
 )
+from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, ViewQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
 from tensorcast.schema.errors import (
     ErrorBody,
@@ -87,6 +89,9 @@ ROUTES = {
     "blocks.spaces": _route(Ask, api_blocks.block_spaces),
     "blocks.show": _route(BlockShow, api_blocks.show_block),
     "blocks.events": _route(BlockQuery, api_blocks.block_events),
+    "engine_blocks.report": _route(ReportBlocks, api_engine_blocks.report_blocks),
+    "engine_blocks.views": _route(ViewQuery, api_engine_blocks.list_views),
+    "engine_blocks.holders": _route(HoldersQuery, api_engine_blocks.find_holders),
     "signal.emit": _route(Emit, api_signals.emit_signal),
     "signal.topics": _route(TopicsQuery, api_signals.list_topics),
     "replay": _route(ReplayQuery, api_history.replay),

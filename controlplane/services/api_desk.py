@@ -11,7 +11,10 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
+from tensorcast.controlplane.store.engine_block_queries import Holder
+from tensorcast.controlplane.store.engine_block_rows import Told
 from tensorcast.controlplane.store.queries import About
+from tensorcast.log.blocks import BlockLog
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors
 from tensorcast.log.writer import Writer
@@ -68,6 +71,16 @@ class BlockHistory(Protocol):
         """The KV events that match, in the order of the KV log."""
         ...
 
+    async def engine_views(self) -> Mapping[str, tuple[Told, tuple[int, ...]]]:
+        """What is known of the blocks of each engine, and their sizes in tokens."""
+        ...
+
+    async def find_holders(
+        self, prefixes: Sequence[bytes], block_tokens: int
+    ) -> tuple[Holder, ...]:
+        """Which engines hold blocks of these prefixes."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
@@ -81,6 +94,7 @@ class Desk:
     heartbeats: Heartbeats
     progress: Progress
     blocks: BlockHistory
+    block_log: BlockLog
     block_progress: Progress
 
     def check_changeable(self) -> None:

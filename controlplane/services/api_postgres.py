@@ -7,9 +7,16 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tensorcast.controlplane.store import block_queries, queries, signal_queries
+from tensorcast.controlplane.store import (
+    block_queries,
+    engine_block_queries,
+    queries,
+    signal_queries,
+)
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
+from tensorcast.controlplane.store.engine_block_queries import Holder
+from tensorcast.controlplane.store.engine_block_rows import Told
 from tensorcast.controlplane.store.queries import About
 from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
 from tensorcast.schema.blocks import BlockKey
@@ -56,3 +63,11 @@ class PostgresBlocks:
 
     async def find_block_events(self, query: BlockQuery) -> tuple[EventInfo, ...]:
         return await block_queries.find_block_events(self._engine, query)
+
+    async def engine_views(self) -> Mapping[str, tuple[Told, tuple[int, ...]]]:
+        return await engine_block_queries.read_views(self._engine)
+
+    async def find_holders(
+        self, prefixes: Sequence[bytes], block_tokens: int
+    ) -> tuple[Holder, ...]:
+        return await engine_block_queries.find_holders(self._engine, prefixes, block_tokens)

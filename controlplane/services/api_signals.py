@@ -6,7 +6,6 @@ nothing else is decided on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from tensorcast.controlplane.core.admission import check_actor, check_room
@@ -25,10 +24,8 @@ from tensorcast.schema.cluster import decide
 from tensorcast.schema.commands import EmitSignal
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import InvalidArgument, Timeout, Unavailable
-from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.ids import Seq, parse_event
 from tensorcast.schema.signals import matches, parse_pattern
-
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def emit_signal(desk: Desk, request: Emit) -> Emitted:
@@ -39,15 +36,9 @@ async def emit_signal(desk: Desk, request: Emit) -> Emitted:
     view = desk.follower.view
     (event,), _ = decide(view, EmitSignal(topic=request.topic, data=request.data))
     check_room(view, request.topic)
-    draft = Draft(id=_checked(request.id), at=now(), actor=request.actor, event=event)
+    draft = Draft(id=parse_event(request.id), at=now(), actor=request.actor, event=event)
     (seq,) = await desk.writer.append((draft,))
     return Emitted(id=draft.id, seq=seq)
-
-
-def _checked(event: EventId) -> EventId:
-    if not _UUID.fullmatch(event):
-        raise InvalidArgument(f"{event!r} is not the id of an event.", hint="Give a UUID.")
-    return event
 
 
 async def list_topics(desk: Desk, request: TopicsQuery) -> tuple[TopicInfo, ...]:

@@ -32,6 +32,8 @@ from tensorcast.controlplane.store.block_write import (
     try_block_lock,
     write_block_batch,
 )
+from tensorcast.controlplane.store.engine_block_rows import Told, fold_engines
+from tensorcast.controlplane.store.engine_block_write import load_engine_views
 from tensorcast.log.blocks import BlockLog
 from tensorcast.log.identity import now
 from tensorcast.log.port import Stored
@@ -59,6 +61,7 @@ async def _copy(log: BlockLog, connection: AsyncConnection, *, progress: Progres
     reach = await log.reach()
     position = await load_block_position(connection, reach.created)
     speakers = await load_speakers(connection)
+    engines = await load_engine_views(connection)
     progress.committed_seq = position.seq
     progress.is_active = True
     progress.problem = None
@@ -66,9 +69,10 @@ async def _copy(log: BlockLog, connection: AsyncConnection, *, progress: Progres
     async with aclosing(reading) as batches:
         async for stored in batches:
             for part in split_batch(stored):
-                batch = prepare_block_batch(speakers, position, part)
+                batch = prepare_block_batch(speakers, engines, position, part)
                 await write_block_batch(connection, batch)
                 speakers.update(batch.fold.speakers)
+                engines.update(batch.engines.views)
                 position = batch.last
                 progress.committed_seq = position.seq
 
@@ -85,7 +89,10 @@ def split_batch(stored: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
 
 
 def prepare_block_batch(
-    speakers: dict[str, Speaker], position: BlockPosition, stored: Sequence[Stored]
+    speakers: dict[str, Speaker],
+    engines: dict[str, Told],
+    position: BlockPosition,
+    stored: Sequence[Stored],
 ) -> BlockBatch:
     """What is to be written for the events. Pure but for the time that an unreadable event
     gets."""
@@ -95,4 +102,5 @@ def prepare_block_batch(
         last=msgspec.structs.replace(position, seq=recorded[-1].seq),
         events=[block_event_row(position.log_epoch, one) for one in recorded],
         fold=fold_holdings(speakers, recorded),
+        engines=fold_engines(engines, recorded),
     )

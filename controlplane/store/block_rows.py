@@ -15,13 +15,20 @@ from tensorcast.controlplane.store.cells import (
     as_text,
     as_uuid,
 )
+from tensorcast.controlplane.store.engine_block_rows import engine_event_columns
 from tensorcast.log.port import Stored
 from tensorcast.schema.block_events import (
+    BlockEvent,
     BlockRecorded,
     BlocksCleared,
     BlocksEvicted,
     BlocksStored,
     decode_blocks,
+)
+from tensorcast.schema.engine_blocks import (
+    EngineBlocksCleared,
+    EngineBlocksEvicted,
+    EngineBlocksStored,
 )
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.events import UnknownEvent
@@ -84,7 +91,7 @@ def fold_holdings(known: Mapping[str, Speaker], recorded: Sequence[BlockRecorded
     holdings: dict[Place, Holding] = {}
     for one in recorded:
         event = one.event
-        if isinstance(event, UnknownEvent):
+        if not isinstance(event, BlockEvent):
             continue
         node = as_text(event.node)
         speaker = speakers.get(node, known.get(node))
@@ -156,6 +163,8 @@ def _columns(one: BlockRecorded) -> Row:
                 event.keys,
                 _json(data),
             )
+        case EngineBlocksStored() | EngineBlocksEvicted() | EngineBlocksCleared():
+            return engine_event_columns(event)
         case UnknownEvent():
             return (*(None,) * 7, as_checked_json(bytes(event.data)))
 

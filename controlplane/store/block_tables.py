@@ -3,6 +3,7 @@
 `kv_events` has one row for each event of the KV log, with its keys as one string of bytes; `data`
 is the rest of the event. `kv_logs` counts the lives of the KV log and says how far each was copied.
 `kv_nodes` says where each node last began anew, `kv_holdings` what it said to hold in all.
+`engine_blocks` are the blocks in engines' own caches, `engine_views` how well those are known.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Index,
@@ -58,6 +60,32 @@ kv_events: Final = Table(
     Column("data", JSONB, nullable=False),
     Index("kv_events_by_node", "node", "seq"),
     Index("kv_events_by_space", "space", "seq"),
+)
+
+engine_views: Final = Table(
+    "engine_views",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    Column("life", Text, nullable=False),
+    Column("is_exact", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("blocks", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+)
+
+engine_blocks: Final = Table(
+    "engine_blocks",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    Column("medium", Text, primary_key=True),
+    Column("layer_group", Integer, primary_key=True, autoincrement=False),
+    Column("hash", LargeBinary, primary_key=True),
+    Column("prefix", LargeBinary, nullable=False),
+    Column("block_tokens", Integer, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Index("engine_blocks_by_prefix", "prefix"),
 )
 
 kv_nodes: Final = Table(

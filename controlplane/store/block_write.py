@@ -13,6 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.store.block_rows import Fold, Row, Speaker, holding_row, speaker_row
 from tensorcast.controlplane.store.block_tables import kv_events, kv_holdings, kv_logs, kv_nodes
+from tensorcast.controlplane.store.engine_block_rows import EngineFold
+from tensorcast.controlplane.store.engine_block_write import write_engine_fold
 from tensorcast.controlplane.store.write import copy_rows, merge_rows
 from tensorcast.schema.errors import Conflict
 from tensorcast.schema.ids import Seq
@@ -36,6 +38,7 @@ class BlockBatch(msgspec.Struct, frozen=True):
     last: BlockPosition
     events: Sequence[Row]
     fold: Fold
+    engines: EngineFold = EngineFold()
 
 
 async def try_block_lock(connection: AsyncConnection) -> bool:
@@ -77,6 +80,7 @@ async def write_block_batch(connection: AsyncConnection, batch: BlockBatch) -> N
         await _move_position(connection, batch)
         await copy_rows(connection, kv_events, batch.events)
         await _write_fold(connection, batch.fold)
+        await write_engine_fold(connection, batch.engines)
 
 
 async def _move_position(connection: AsyncConnection, batch: BlockBatch) -> None:

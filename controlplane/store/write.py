@@ -128,7 +128,7 @@ async def merge_rows(connection: AsyncConnection, table: Table, rows: Sequence[R
 async def copy_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
     """Adds rows that are not there yet, inside the caller's transaction, which a statement has
     begun."""
-    driver = await _driver(connection)
+    driver = await driver_of(connection)
     columns = [column.name for column in table.columns]
     await driver.copy_records_to_table(table.name, columns=columns, records=rows)
 
@@ -150,7 +150,7 @@ async def _merge(
     await connection.execute(
         text(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
     )
-    driver = await _driver(connection)
+    driver = await driver_of(connection)
     await driver.copy_records_to_table(stage, schema_name="pg_temp", columns=columns, records=rows)
     names = ", ".join(f'"{name}"' for name in columns)
     action = on_conflict
@@ -164,7 +164,7 @@ async def _merge(
     )
 
 
-async def _driver(connection: AsyncConnection) -> asyncpg.Connection:
+async def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
     """The driver's own connection. A statement must have begun the transaction before."""
     raw = await connection.get_raw_connection()
     return cast("asyncpg.Connection", raw.driver_connection)

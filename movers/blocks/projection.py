@@ -18,9 +18,8 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.port import Log, Stored
 from tensorcast.movers.core.block_places import BlockPlaces
 from tensorcast.schema.aggregates.node import NodeStatus
-from tensorcast.schema.block_events import decode_blocks
+from tensorcast.schema.block_events import BlockEvent, decode_blocks
 from tensorcast.schema.errors import Corrupt, TensorCastError, Timeout, Unavailable
-from tensorcast.schema.events import UnknownEvent
 from tensorcast.schema.ids import NodeId, Seq
 
 CATCH_UP_S_MAX: Final = 60.0
@@ -111,7 +110,7 @@ class BlockProjection:
         except Corrupt as error:
             _logger.error("%s", error)
         else:
-            if not isinstance(event, UnknownEvent):
+            if isinstance(event, BlockEvent):
                 self._places.apply(event)
         self.at = stored.seq
 

@@ -201,7 +201,7 @@ async def test_a_reader_that_dies_leaves_its_signals_to_the_next(plane, context)
 
 async def test_a_signal_that_is_asked_for_twice_is_emitted_once(plane, context, monkeypatch):
     async with open_client(context) as client:
-        monkeypatch.setattr("tensorcast.client.signal_verbs._new_event_id", lambda: EVENT)
+        monkeypatch.setattr("tensorcast.client.signal_verbs.new_event_id", lambda: EVENT)
         first = await client.emit("t", {"n": 1})
         again = await client.emit("t", {"n": 1})
         assert first == again

@@ -99,3 +99,17 @@ def test_an_engine_that_serves_now_has_no_end(tcctl: Tcctl) -> None:
 def test_an_unknown_engine_is_exit_3(tcctl: Tcctl) -> None:
     tcctl.answer(engine=NotFound("There is no engine 'x'."))
     assert tcctl("engine", "show", "x").code == 3
+
+
+def test_watch_becomes_the_agent(tcctl: Tcctl) -> None:
+    tcctl.environ = {"PATH": "/bin"}
+    url, events = "http://127.0.0.1:8000", "tcp://127.0.0.1:5557"
+    line = ("engine", "watch", url, "--kv-events", events, "--engine", "e1", "--period", "500ms")
+    assert tcctl(*line, "--context", "lab").code == 0
+    ((program, command, environ),) = tcctl.started
+    assert command[0] == program
+    assert command[1:4] == ["-m", "tensorcast.engines.vllm.agent", url]
+    assert command[4:] == [
+        *("--kv-events", events, "--engine", "e1", "--period", "0.5", "--context", "lab")
+    ]
+    assert environ["PATH"] == "/bin"

@@ -14,9 +14,10 @@ from tensorcast.schema.api import (
     NodeBlocks,
     SpaceBlocks,
 )
+from tensorcast.schema.api_engine_blocks import EngineView, PrefixHolder
 from tensorcast.schema.blocks import BlockKey, unpack_key
 from tensorcast.schema.errors import NotFound
-from tensorcast.schema.ids import NodeId, Seq, Tier
+from tensorcast.schema.ids import EngineId, NodeId, Seq, Tier
 
 N1 = NodeId("n1")
 COUNT = BlockCount(blocks=3, bytes=3 << 16)
@@ -134,3 +135,52 @@ def test_tail_follows(tcctl: Tcctl, monkeypatch) -> None:
     run = tcctl("kv", "tail", "-f", "-o", "ndjson")
     assert len(run.out.splitlines()) == 2
     assert [call[1][0].since for call in api.calls] == [0, 7, 7, 8]
+
+
+VIEW = EngineView(
+    engine=EngineId("e1"),
+    state="partial",
+    reason="Batches 1 to 3 are lost.",
+    blocks=7,
+    block_tokens=(16,),
+    batch=9,
+    at=BEGIN,
+    heard_at=None,
+    seq=Seq(4),
+)
+HOLDER = PrefixHolder(
+    engine=EngineId("e1"),
+    tokens=32,
+    blocks=2,
+    block_tokens=16,
+    media={"cpu": 1, "gpu": 2},
+    state="exact",
+    reason="",
+    url="http://h:1",
+)
+
+
+def test_engines_say_how_well_they_are_known(tcctl: Tcctl) -> None:
+    tcctl.answer(engine_views=(VIEW,))
+    line = tcctl("kv", "engines").out.splitlines()[1]
+    assert line.split()[:5] == ["e1", "7", "16", "partial", "10m"]
+    assert "Batches 1 to 3" in line
+    (data,) = tcctl("kv", "engines", "--all", "-o", "json").data
+    assert (data["state"], data["blocks"], data["batch"]) == ("partial", 7, 9)
+
+
+def test_holders_of_a_prompt(tcctl: Tcctl, tmp_path) -> None:
+    api = tcctl.answer(holders=(HOLDER,))
+    line = tcctl("kv", "holders", "1,22172, 263").out.splitlines()[1]
+    assert line.split()[:5] == ["e1", "32", "2", "cpu", "1,"]
+    file = tmp_path / "ids.json"
+    file.write_text("[1, 2,\n3]")
+    (data,) = tcctl("kv", "holders", f"@{file}", "--salt", "s", "-o", "json").data
+    assert (data["engine"], data["tokens"], data["media"]) == ("e1", 32, {"cpu": 1, "gpu": 2})
+    assert [call[1] for call in api.calls] == [((1, 22172, 263),), ((1, 2, 3),)]
+    assert api.calls[1][2] == {"lora": None, "salt": "s"}
+
+
+@pytest.mark.parametrize(("text", "code"), [("", 2), ("1,a", 2), ("-1", 2), ("@/nowhere", 3)])
+def test_what_are_no_tokens(tcctl: Tcctl, text: str, code: int) -> None:
+    assert tcctl("kv", "holders", "--", text).code == code
