@@ -15,6 +15,8 @@ from typing import Final, TypeVar
 
 from tensorcast.client.blocks import Blocks
 from tensorcast.client.blocks_pieces import Pieces
+from tensorcast.engines.vllm.connector.addresses import Addresses
+from tensorcast.schema.block_wire import State
 from tensorcast.schema.blocks import BlockPut
 from tensorcast.schema.errors import Cancelled, TensorCastError
 
@@ -29,10 +31,12 @@ T = TypeVar("T")
 
 
 class Link:
-    """`connect` makes the client; it may raise TensorCastError, now or later."""
+    """`connect` makes the client; it may raise TensorCastError, now or later. `addresses`:
+    where other nodes serve blocks."""
 
-    def __init__(self, connect: Callable[[], Blocks]) -> None:
+    def __init__(self, connect: Callable[[], Blocks], addresses: Addresses | None = None) -> None:
         self._connect = connect
+        self._addresses = addresses
         self._lock = threading.Lock()
         self._blocks: Blocks | None = None
         self._resting_until_s = 0.0
@@ -45,15 +49,42 @@ class Link:
         """Whether the node failed a moment ago: nothing is asked of it now."""
         return time.monotonic() < self._resting_until_s
 
-    def find_states(self, keys: list[bytes]) -> bytes | None:
-        """Where blocks are (`Blocks.find_states`); None when the node does not answer."""
-        return self._try(lambda blocks: blocks.find_states(keys))
+    def find_states(self, keys: list[bytes], node: str | None = None) -> bytes | None:
+        """Where blocks are (`Blocks.find_states`); None when this node does not answer. `node` is
+        asked itself for what nobody is known to have."""
+        found = self._try(lambda blocks: blocks.find_states(keys))
+        if found is None or node is None:
+            return found
+        absent = [n for n, state in enumerate(found) if state == State.ABSENT]
+        there = self._ask_node(
+            node,
+            lambda blocks, address: blocks.find_states([keys[n] for n in absent], address=address),
+        )
+        states = bytearray(found)
+        for n, state in zip(absent, there or b"", strict=False):
+            states[n] = State.ABSENT if state == State.ABSENT else State.ELSEWHERE
+        return bytes(states)
 
-    def get_into(self, keys: list[bytes], targets: Sequence[Pieces]) -> list[bool]:
+    def get_into(
+        self, keys: list[bytes], targets: Sequence[Pieces], node: str | None = None
+    ) -> list[bool]:
         """Which blocks were found, on this node or another, and copied; none when this node does
-        not answer. When it returns nothing is written any more."""
+        not answer. `node` is asked itself for what nobody is known to have. When it returns
+        nothing is written any more."""
         found = self._try(lambda blocks: blocks.get_into(keys, list(targets)))
-        return found if found is not None else [False] * len(keys)
+        if found is None:
+            return [False] * len(keys)
+        absent = [n for n, is_there in enumerate(found) if not is_there]
+        if absent and node is not None:
+            there = self._ask_node(
+                node,
+                lambda blocks, address: blocks.get_into(
+                    [keys[n] for n in absent], [targets[n] for n in absent], address=address
+                ),
+            )
+            for n, is_there in zip(absent, there or [], strict=False):
+                found[n] = is_there
+        return found
 
     def put(self, keys: list[bytes], sources: Sequence[Pieces]) -> list[BlockPut] | None:
         """What came of putting blocks; None when the node does not answer. When it returns nothing
@@ -65,6 +96,18 @@ class Link:
         self._is_closed = True
         if self._blocks is not None:
             self._blocks.close()
+
+    def _ask_node(self, node: str, work: Callable[[Blocks, str], T]) -> T | None:
+        """What another node answers; None when it does not, or when it is not known where it is."""
+        address = self._addresses.find(node) if self._addresses is not None else None
+        if address is None or self._blocks is None:
+            return None
+        try:
+            return work(self._blocks, address)
+        except TensorCastError:
+            if self._addresses is not None:
+                self._addresses.forget()
+            return None
 
     def _try(self, work: Callable[[Blocks], T]) -> T | None:
         if self.is_resting or self._is_closed:

@@ -15,15 +15,23 @@ GLANCE_S: Final = 0.004
 it the request would wait for a whole step of the others."""
 ANSWER_S_MAX: Final = 0.3
 """After so long without an answer the request goes on without the node."""
+PROMISE_S: Final = 1.0
+"""So long a request waits for blocks that a prefill engine said to be under way."""
 AGAIN_S: Final = 0.01
+
+FindStates = Callable[[list[bytes], "str | None"], "bytes | None"]
+"""Where the blocks of these keys are (`Link.find_states`)."""
 
 
 class Lookup:
     """One question: where are these blocks? `states` is None as long as nothing is known; what
     could not be found out counts as nowhere."""
 
-    def __init__(self, keys: list[bytes], space: str, promised: int, until_s: float) -> None:
+    def __init__(
+        self, keys: list[bytes], space: str, promised: int, node: str | None, until_s: float
+    ) -> None:
         self.keys = keys
+        self.node = node
         self.space = space
         self.promised = promised
         self.until_s = until_s
@@ -34,15 +42,18 @@ class Lookup:
 class Lookups:
     """Asks by `find_states`, which may take long and answers None when the node is away."""
 
-    def __init__(self, find_states: Callable[[list[bytes]], bytes | None], absent: int) -> None:
+    def __init__(self, find_states: FindStates, absent: int) -> None:
         self._find = find_states
         self._absent = absent
         self._pool = ThreadPoolExecutor(THREADS, "tensorcast-lookup")
 
-    def begin(self, keys: list[bytes], space: str, promised: int, patience_s: float) -> Lookup:
-        """Asks. `promised`: so many of the keys, from the first on, somebody said to be there or
-        about to come: until `patience_s` is over they are asked for again when they are not."""
-        lookup = Lookup(keys, space, promised, time.monotonic() + max(patience_s, ANSWER_S_MAX))
+    def begin(
+        self, keys: list[bytes], space: str, promised: int = 0, node: str | None = None
+    ) -> Lookup:
+        """Asks. `promised`: so many of the keys, from the first on, `node` is said to have or to
+        have soon: they are asked for again for a moment when they are not there."""
+        patience_s = PROMISE_S if promised else ANSWER_S_MAX
+        lookup = Lookup(keys, space, promised, node, time.monotonic() + patience_s)
         self._ask(lookup)
         return lookup
 
@@ -75,7 +86,7 @@ class Lookups:
     def _ask(self, lookup: Lookup, after_s: float = 0.0) -> None:
         def work() -> bytes | None:
             time.sleep(after_s)
-            return self._find(lookup.keys)
+            return self._find(lookup.keys, lookup.node)
 
         lookup.future = self._pool.submit(work)
 

@@ -21,12 +21,14 @@ class WorkerFacts:
 
 @dataclass(frozen=True)
 class LoadJob:
-    """Blocks to be brought into the cache for a request."""
+    """Blocks to be brought into the cache for a request. `node`: who may have those that nobody
+    else is known to have."""
 
     request_id: str
     space: str
     hashes: tuple[bytes, ...]
     block_ids: tuple[int, ...]
+    node: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from tensorcast.client.blocks import Blocks
 from tensorcast.client.blocks_calls import make_blocks
-from tensorcast.client.context import resolve_context
+from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.session import name_actor
 from tensorcast.engines.vllm import serving
+from tensorcast.engines.vllm.connector.addresses import Addresses, ask_control_plane
 from tensorcast.engines.vllm.connector.facts import describe_layout, engine_facts
 from tensorcast.engines.vllm.connector.fingerprint import begin_naming
 from tensorcast.engines.vllm.connector.link import Link
@@ -26,6 +27,7 @@ from tensorcast.engines.vllm.connector.space import name_space
 from tensorcast.engines.vllm.connector.versions import Versions
 from tensorcast.engines.vllm.connector.working import WorkerSide
 from tensorcast.schema.block_wire import State
+from tensorcast.schema.errors import TensorCastError
 
 if TYPE_CHECKING:
     import torch
@@ -39,11 +41,21 @@ OUR_TRANSFER = "tensorcast"
 def make_link(settings: Settings) -> Link:
     """The way to the node that the settings or the environment name; connects when it is used."""
 
-    def connect() -> Blocks:
-        context = resolve_context(settings.context, settings.node, os.environ)
-        return make_blocks(context, name_actor(), settings.patience_s)
+    def context() -> Context:
+        return resolve_context(settings.context, settings.node, os.environ)
 
-    return Link(connect)
+    def connect() -> Blocks:
+        return make_blocks(context(), name_actor(), settings.patience_s)
+
+    return Link(connect, Addresses(lambda: ask_control_plane(context(), name_actor())))
+
+
+def find_node(settings: Settings) -> str | None:
+    """The node of this engine; None where no cluster is known yet."""
+    try:
+        return resolve_context(settings.context, settings.node, os.environ).default_node
+    except TensorCastError:
+        return None
 
 
 class SchedulerPart:
@@ -64,7 +76,7 @@ class SchedulerPart:
             config.cache_config.block_size,
             loads=transfer.kv_role != "kv_producer",
             saves=transfer.kv_role != "kv_consumer",
-            node=settings.node,
+            node=find_node(settings),
         )
 
     def meet(self, workers: Sequence[WorkerFacts]) -> None:

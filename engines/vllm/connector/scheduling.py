@@ -35,8 +35,6 @@ from tensorcast.schema.block_wire import State
 
 LOGGER = logging.getLogger("vllm.tensorcast")
 
-PROMISE_S: Final = 1.0
-"""So long a request waits for blocks that a prefill engine said to be under way."""
 RETRY_S: Final = 1.0
 """What could not be saved is tried again after so long."""
 HERE: Final = (State.IN_MEMORY, State.ON_DISK)
@@ -104,11 +102,15 @@ class _Job:
     is_kept: bool = True
 
 
-def promised_blocks(request: Request, most: int) -> int:
-    """How many blocks a prefill engine says to have saved for this request."""
-    said = (request.kv_transfer_params or {}).get("tensorcast")
-    blocks = said.get("blocks") if isinstance(said, dict) else None
-    return min(blocks, most) if isinstance(blocks, int) and blocks > 0 else 0
+def read_promise(said: Mapping[str, object] | None, blocks_max: int) -> tuple[int, str | None]:
+    """How many blocks a prefill engine says to have saved for a request, and on which node."""
+    ours = (said or {}).get("tensorcast")
+    if not isinstance(ours, Mapping):
+        return 0, None
+    blocks, node = ours.get("blocks"), ours.get("node")
+    if not isinstance(blocks, int) or blocks <= 0:
+        return 0, None
+    return min(blocks, blocks_max), node if isinstance(node, str) else None
 
 
 class SchedulerSide:
@@ -160,9 +162,10 @@ class SchedulerSide:
             return
         hashes = list(request.block_hashes)
         keys = block_keys(space, hashes, self._ranks, self._parts)
-        promised = promised_blocks(request, len(hashes)) * self._each
-        patience_s = PROMISE_S if promised else 0.0
-        self._asked[request.request_id] = self._lookups.begin(keys, space, promised, patience_s)
+        promised, node = read_promise(request.kv_transfer_params, len(hashes))
+        node = node if node != self._node else None
+        lookup = self._lookups.begin(keys, space, promised * self._each, node)
+        self._asked[request.request_id] = lookup
         self._counters.add("lookups", 1)
 
     def match(self, request: Request, computed_tokens: int) -> int | None:
@@ -202,6 +205,7 @@ class SchedulerSide:
                 space=lookup.space,
                 hashes=tuple(request.block_hashes[first:stop]),
                 block_ids=tuple(block_ids[first:stop]),
+                node=lookup.node,
             )
         )
 

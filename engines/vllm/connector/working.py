@@ -180,7 +180,7 @@ class WorkerSide:
             hashes = job.hashes[good : good + each]
             targets = [part for n in job.block_ids[good : good + each] for part in memory.pieces(n)]
             keys = block_keys(job.space, hashes, [self._rank], memory.parts)
-            found = self._link.get_into(keys, targets)
+            found = self._link.get_into(keys, targets, job.node)
             arrived = usable_blocks(found) // memory.parts
             good += arrived
             if arrived < len(hashes):

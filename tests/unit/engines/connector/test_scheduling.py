@@ -71,6 +71,7 @@ class World:
     def __init__(self, *, loads: bool = True, saves: bool = True, ranks: int = 1) -> None:
         self.store: dict[bytes, State] = {}
         self.is_away = False
+        self.asked_nodes: list[str | None] = []
         self.now_s = 0.0
         self.versions = Versions(lambda weights: f"space-{weights}")
         self.lookups = Lookups(self.find, State.ABSENT)
@@ -87,7 +88,8 @@ class World:
         self.side.know_workers(self.ranks, 1)
         self.report(weights="w1")
 
-    def find(self, keys: list[bytes]) -> bytes | None:
+    def find(self, keys: list[bytes], node: str | None) -> bytes | None:
+        self.asked_nodes.append(node)
         if self.is_away:
             return None
         return bytes([self.store.get(key, State.ABSENT) for key in keys])
@@ -348,11 +350,15 @@ def test_a_prefill_engine_tells_what_the_decode_engine_will_find(world: World):
 
 
 def test_a_decode_engine_waits_for_what_was_promised(world: World):
-    request = Request("r", 60, kv_transfer_params={"tensorcast": {"blocks": 2}})
+    said = {"tensorcast": {"blocks": 2, "node": "n2"}}
+    request = Request("r", 60, kv_transfer_params=said)
     world.side.begin(request)
     assert world.side.match(request, 0) is None
     world.keep("p", 2)
     assert world.match(request) == 2 * SIZE
+    assert set(world.asked_nodes) == {"n2"}
+    world.side.allocate(request, [1, 2, 3, 4], 2 * SIZE)
+    assert [job.node for job in world.side.plan(Step()).loads] == ["n2"]
 
 
 def test_a_promise_that_is_not_kept_costs_a_moment_only(world: World):
