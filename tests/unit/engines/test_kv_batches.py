@@ -75,6 +75,7 @@ def test_blocks_of_which_tokens_are_missing_have_no_tokens():
         batch(stored(1, 1) | {"group_idx": 1 << 40}),
         batch({"type": "BlockStored"}),
     ],
+    ids=lambda payload: f"{len(payload)} bytes",  # the time is in some: no name of a test
 )
 def test_what_is_no_batch_is_told(payload):
     with pytest.raises(Corrupt, match="cannot be read"):
