@@ -13,7 +13,7 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,14 +25,12 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from tensorcast.client import Client, TensorCastError, connect
 from tensorcast.client.model_files import read_mark
 from tensorcast.client.sync import Arrival
-from tensorcast.client.tensors import build_tensors
+from tensorcast.engines.arriving import tensors_as_they_come
 from tensorcast.engines.placement import Memory, Placed, Placement
 from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.announcing import announce
 from tensorcast.engines.vllm.checkpoint import Options, name_weights, read_options
 from tensorcast.engines.vllm.plugin import LOGGER
-from tensorcast.schema.files import without_files
-from tensorcast.schema.views import Selected
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]
 
@@ -204,33 +202,15 @@ class TensorCastModelLoader(DefaultModelLoader):
         return connect(self.options.context, node=self.options.node)
 
 
-def tensors_as_they_come(
-    arrival: Arrival, skips: Callable[[str], bool], timeout_s: float
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an artifact in its order, but first those that are there; without those that
-    the model has no place for. Raises as `Arrival.wait`."""
-    left = [spec for spec in without_files(arrival.index) if not skips(spec.name)]
-    while True:
-        ready = [spec for spec in left if arrival.has(spec.extent)]
-        tensors = build_tensors(arrival.memory, [Selected(spec) for spec in ready])
-        yield from tensors.items()
-        tensors.clear()
-        left = [spec for spec in left if not arrival.has(spec.extent)] if ready else left
-        if not left:
-            return
-        if not ready:
-            arrival.wait(timeout=timeout_s)
-
-
 def skips_of(model: torch.nn.Module) -> Callable[[str], bool]:
     """Which tensors another pipeline rank loads; where vLLM cannot say it, none is left out, and
     the model itself passes over them."""
     try:
-        from vllm.distributed import get_pp_group
+        from vllm.distributed import get_pp_group, model_parallel_is_initialized
         from vllm.model_executor.models.utils import is_pp_missing_parameter
     except ImportError:
         return lambda name: False
-    if get_pp_group().world_size == 1:
+    if not model_parallel_is_initialized() or get_pp_group().world_size == 1:
         return lambda name: False
     return lambda name: bool(is_pp_missing_parameter(name, model))
 
