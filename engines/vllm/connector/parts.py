@@ -114,8 +114,7 @@ class SchedulerPart:
         versions = self.side.versions
         versions.clear()
         transfer = getattr(self._config, "weight_transfer_config", None)
-        is_ours = transfer is None or transfer.backend == OUR_TRANSFER
-        if versions.are_told and is_ours:
+        if transfer.backend == OUR_TRANSFER if transfer is not None else versions.are_told:
             return
         versions.seclude(uuid.uuid4().hex)
         LOGGER.warning(

@@ -16,7 +16,7 @@ class Versions:
         self.known = known
         self._by_rank: dict[int, str | None] = {}
         self._spaces: tuple[str, str] | None = None
-        self._alone = ""
+        self._alone = ("", "")
         self._was_used = False
         self._was_used_before = False
         self.is_cache_mixed = False
@@ -38,7 +38,8 @@ class Versions:
         weights = self.weights if self.are_told else self.known
         if weights is None:
             return None
-        weights += self._alone
+        if weights == self._alone[0]:
+            weights += self._alone[1]
         if self._spaces is None or self._spaces[0] != weights:
             self._spaces = (weights, self._name(weights))
         return self._spaces[1]
@@ -63,8 +64,10 @@ class Versions:
         self.known = known
 
     def seclude(self, name: str) -> None:
-        """From now on nobody else has what these weights compute; `name` is used once."""
-        self._alone = f"+{name}"
+        """From now on nobody else has what is computed with weights that are called as the present
+        ones; `name` is used once."""
+        weights = self.weights if self.are_told else self.known
+        self._alone = (weights or "", f"+{name}")
 
     def clear(self) -> None:
         """The engine's own cache is empty now."""

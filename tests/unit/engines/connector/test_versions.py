@@ -64,3 +64,5 @@ def test_a_secluded_engine_has_a_space_of_its_own():
     assert versions.space() == "space-files:1+x"
     versions.seclude("y")
     assert versions.space() == "space-files:1+y"
+    versions.hear({0: "a"})  # weights of which it is known what they are
+    assert versions.space() == "space-a"
