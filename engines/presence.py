@@ -83,6 +83,7 @@ class Presence:
         self._load = load
         self._lock = threading.Lock()
         self._told = threading.Condition(self._lock)
+        self._numbers: dict[str, float] = {}
         self._served: Served | None = None
         self._recorded: Served | None = None
         self._is_described = False
@@ -135,6 +136,12 @@ class Presence:
             self._served = served
         self._nudge()
         return served
+
+    def tell_load(self, numbers: Mapping[str, float]) -> None:
+        """Says numbers at once, and at each sign of life from now on, beside those of `load`."""
+        with self._lock:
+            self._numbers = {**self._numbers, **numbers}
+        self._nudge()
 
     def wait_recorded(self, timeout_s: float) -> None:
         """Waits until what was said last is in the log. Raises Timeout, and Rejected when another
@@ -268,7 +275,7 @@ class Presence:
         return done
 
     async def _pulse(self, api: ControlPlane) -> None:
-        body = {"life": self._description.life, "load": dict(self._load())}
+        body = {"life": self._description.life, "load": {**self._numbers, **self._load()}}
         await api.pulse(self.engine, msgspec.json.encode(body))
 
     def _give_up(self) -> None:

@@ -44,8 +44,9 @@ class Model(Protocol):
         it can be called again then."""
         ...
 
-    def agree(self, is_good: bool) -> bool:
-        """Whether this step went well on all ranks: each must call it, and gets the same."""
+    def agree(self, problem: str) -> str:
+        """What went wrong with this step, here (empty: nothing) or on any other rank: each must
+        call it, and gets the same."""
         ...
 
     def record(self, weights: Weights, *, wait: bool) -> None:
@@ -75,11 +76,9 @@ class Updater:
         self.staged = None
         brought: list[Weights] = []
         error = _failure_of(lambda: brought.append(self._brought(bring)))
-        if not self._model.agree(error is None):
-            raise error or Unavailable(
-                "Another rank of this engine could not get the new weights.",
-                hint="Its log says why. The old ones serve on.",
-            )
+        problem = self._model.agree(explain(error))
+        if problem:
+            raise error or Unavailable(f"On another rank of this engine: {problem}")
         self.staged = brought[0]
 
     def _brought(self, bring: Callable[[], Weights]) -> Weights:
@@ -105,28 +104,26 @@ class Updater:
         if new is None or old is None:
             raise Rejected("No new weights were received.", hint="Send update_weights first.")
         self.staged = None
-        self._try(lambda: self._model.apply(new), old, "could not load the new weights")
+        self._try(lambda: self._model.apply(new), old)
         try:
             record = partial(self._model.record, new, wait=True)
-            self._try(record, old, "could not put the change on record")
+            self._try(record, old)
         except TensorCastError:
             self._model.record(old, wait=False)  # nobody knows whether the other was recorded
             raise
         self.serving = new
         return new
 
-    def _try(self, step: Callable[[], None], old: Weights, what: str) -> None:
+    def _try(self, step: Callable[[], None], old: Weights) -> None:
         """A step that all ranks must do; else all go back to the old weights."""
         error = _failure_of(step)
-        if self._model.agree(error is None):
+        problem = self._model.agree(explain(error))
+        if not problem:
             return
-        undone = _failure_of(lambda: self._model.apply(old))
-        if not self._model.agree(undone is None):
+        undone = self._model.agree(explain(_failure_of(lambda: self._model.apply(old))))
+        if undone:
             self._model.abandon(f"The weights {old.version} could not be put back: {undone}")
-        raise error or Unavailable(
-            f"Another rank of this engine {what}.",
-            hint=f"Its log says why. {old.version} serves on.",
-        )
+        raise error or Unavailable(f"On another rank of this engine: {problem}")
 
 
 def check_shapes(new: Shapes, old: Shapes) -> None:
@@ -164,8 +161,8 @@ def _failure_of(step: Callable[[], None]) -> Exception | None:
     return None
 
 
-def explain(error: Exception) -> str:
-    """An error as one sentence for those who asked for the update."""
-    if isinstance(error, TensorCastError):
-        return str(error)
+def explain(error: Exception | None) -> str:
+    """An error as one sentence for those who asked for the update; empty when there is none."""
+    if error is None or isinstance(error, TensorCastError):
+        return str(error or "")
     return f"{type(error).__name__}: {error}"

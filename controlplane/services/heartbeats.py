@@ -17,6 +17,9 @@ from tensorcast.schema.api import PeerInfo, TierInfo
 from tensorcast.schema.ids import EngineId, Epoch, LeaseId, NodeId, Tier
 from tensorcast.schema.subjects import heartbeats, presences, renewals
 
+NUMBERS_MAX = 100
+"""Most numbers that are kept of an engine."""
+
 
 class Heartbeat(msgspec.Struct, frozen=True):
     """What a mover says of itself: the life that it is in, what its tiers hold, in bytes, the
@@ -72,15 +75,16 @@ class Heartbeats:
         self.leases[lease] = self.clock()
 
     def hear_engine(self, engine: EngineId, payload: bytes) -> None:
-        """Notes a sign of life; one without numbers keeps those of another process of the same
-        life. Anything else on the subject is ignored."""
+        """Notes a sign of life; what it does not speak of stays as another process of the same life
+        has said it. Anything else on the subject is ignored."""
         try:
             pulse = msgspec.json.decode(payload, type=Pulse)
         except msgspec.MsgspecError:
             return
         known = self.engines.get(engine)
-        if not pulse.load and known is not None and known.pulse.life == pulse.life:
-            pulse = known.pulse
+        if known is not None and known.pulse.life == pulse.life:
+            load = {**known.pulse.load, **pulse.load}
+            pulse = Pulse(pulse.life, dict(list(load.items())[:NUMBERS_MAX]))
         self.engines[engine] = HeardEngine(self.clock(), pulse)
 
     def forget_engines(self, up: frozenset[EngineId]) -> None:

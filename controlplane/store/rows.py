@@ -128,8 +128,10 @@ def about(
             return None, state.id
         case Operation():
             return state.work.artifact, state.node
-        case Replica() | Lease() | Engine():
+        case Replica() | Lease():
             return state.artifact, state.node
+        case Engine():  # its weights may have changed again since
+            return getattr(recorded.event, "artifact", None), state.node
         case _:
             removed = getattr(recorded.event, "previous", None)
             artifact = getattr(recorded.event, "artifact", removed)

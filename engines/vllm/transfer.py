@@ -11,6 +11,10 @@ finish   applies them, and puts it on record           (weight_version: "policy@
 Nothing of the model changes before `finish`, and then all of it does, or nothing (`updating.py`).
 The scheduler should be paused around `finish`, so that no request meets both versions;
 `updates.py` does all that from outside.
+
+Only the last rank raises: vLLM's executor reads the answers of the ranks in their order, up to the
+first error, and takes what it has left unread for answers to its next call. So an update that fails
+is over on some ranks and open on the others (`Session`); who drives it must mend that.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.announcing import announce, find_start
 from tensorcast.engines.vllm.disk import DiskWeights
 from tensorcast.engines.vllm.plugin import LOGGER
+from tensorcast.engines.vllm.updates import SESSION, Session
 from tensorcast.schema.errors import InvalidArgument, Rejected
 from tensorcast.schema.ids import is_artifact_id
 
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
 
 GET_S = 600.0
 RECORD_S = 10.0
+TEXT_BYTES = 512
 TORN = 70
 """The exit status of a process that ends so as not to serve weights of two versions."""
 GROUPS = ("get_tp_group", "get_pp_group", "get_pcp_group")
@@ -65,6 +71,7 @@ class InitInfo(WeightTransferInitInfo):
     context: str | None = None
     node: str | None = None
     url: str = ""
+    problem: str = ""
 
 
 @dataclass
@@ -77,6 +84,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     check: bool = True
     timeout_s: float = GET_S
     cancel: bool = False
+    problem: str = ""
 
 
 class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -98,45 +106,73 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         self._presence: Presence | None = announce(vllm_config)
         self._updater: Updater | None = None
         self._disk = DiskWeights(vllm_config, model)
+        parallel = vllm_config.parallel_config
+        self._is_alone = parallel.world_size == 1
+        self._speaks = parallel.rank == parallel.world_size - 1
+        self._has_failed = False
 
     # ---- what vLLM calls -----------------------------------------------------------------------
 
+    def parse_init_info(self, init_dict: dict[str, object]) -> InitInfo:
+        """What cannot be parsed is told later, by one rank."""
+        try:
+            found: InitInfo = super().parse_init_info(init_dict)
+            return found
+        except ValueError as error:
+            return InitInfo(problem=str(error))
+
+    def parse_update_info(self, update_dict: dict[str, object]) -> UpdateInfo:
+        """As `parse_init_info`."""
+        try:
+            found: UpdateInfo = super().parse_update_info(update_dict)
+            return found
+        except ValueError as error:
+            return UpdateInfo(problem=str(error))
+
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects; may be repeated, and changes nothing then."""
-        if self._client is None:
-            self._client = self._connect(init_info)
-        if self._presence is None:
-            self._presence = announce(self.vllm_config)
-        if self._presence is not None:
-            self._presence.describe(url=init_info.url)
-        self._find_updater()
+        problem = ""
+        try:
+            self._init(init_info)
+        except TensorCastError as error:
+            problem = str(error)
+        problem = self.agree(problem)
+        if problem:
+            self._tell(InvalidArgument(problem))
 
     def start_weight_update(self) -> None:
         """Begins anew: what an update that never ended has brought is forgotten."""
         if self._updater is not None:
             self._updater.cancel()
+        self._has_failed = False
+        self._note(Session.OPEN)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Brings new weights to this rank, and checks them. When it raises, the update has ended
-        and nothing has changed."""
+        """Brings new weights to this rank, and checks them. When it raises, nothing has changed."""
         updater = self._find_updater()
         if update_info.cancel:
             updater.cancel()
-            raise Rejected("The weight update was cancelled.", hint="The old weights serve on.")
-        updater.stage(lambda: self._bring(update_info))
+            self._fail(Rejected("The weight update was cancelled.", hint="The old weights stay."))
+            return
+        try:
+            updater.stage(lambda: self._bring(update_info))
+        except Exception as error:
+            self._fail(error)
 
     def finish_weight_update(self) -> None:
-        """Makes them those of the model. When it raises, the old ones serve on; vLLM ends the
-        update only when it is cancelled then."""
+        """Makes them those of the model. When it raises, the old ones serve on."""
+        updater = self._find_updater()
+        if self._has_failed and not self._speaks:
+            self._note(Session.OVER)  # the last rank's is over since it failed
+            return
         try:
-            new = self._find_updater().commit()
-        except TensorCastError as error:
-            LOGGER.error("The weights stay as they are: %s", error)
-            raise
+            new = updater.commit()
         except Exception as error:
-            LOGGER.exception("The weights stay as they are.")
-            raise RuntimeError(f"The old weights serve on. {explain(error)}") from error
+            self._note(Session.OPEN_ON_LAST)
+            self._tell(error)
+            return
         serving.set_weights(new.artifact)
+        self._note(Session.OVER)
         LOGGER.info("The weights are %s now (artifact %s).", new.version, new.artifact)
 
     def shutdown(self) -> None:
@@ -156,14 +192,14 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         if self.model_config.quantization is None and loaded is not None:
             self._disk.check_complete(self.model, loaded)
 
-    def agree(self, is_good: bool) -> bool:
-        """Whether it went well on all ranks of this engine."""
-        answer = torch.tensor([int(is_good)])
+    def agree(self, problem: str) -> str:
+        """The first of the problems that the ranks of this engine have."""
         for group in map(find_group, GROUPS):
             if group is not None and group.world_size > 1:
-                smallest = torch.distributed.ReduceOp.MIN
-                torch.distributed.all_reduce(answer, op=smallest, group=group.cpu_group)
-        return bool(answer.item())
+                told = [torch.empty(TEXT_BYTES, dtype=torch.uint8) for _ in range(group.world_size)]
+                torch.distributed.all_gather(told, pack_text(problem), group=group.cpu_group)
+                problem = next((text for text in map(unpack_text, told) if text), "")
+        return problem
 
     def record(self, weights: Weights, *, wait: bool) -> None:
         """Tells the cluster, on one rank; from now on they serve."""
@@ -180,7 +216,38 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         )
         os._exit(TORN)
 
+    def _fail(self, error: Exception) -> None:
+        """An update ends by an error: on the last rank, which raises it."""
+        self._has_failed = True
+        self._note(Session.OVER if self._is_alone else Session.OVER_ON_LAST)
+        self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        """Raises the error on the one rank that may; the others only write it down."""
+        LOGGER.error("The weights stay as they are: %s", explain(error))
+        if not self._speaks:
+            return
+        if isinstance(error, TensorCastError):
+            raise error
+        raise RuntimeError(f"The old weights serve on. {explain(error)}") from error
+
+    def _note(self, session: Session) -> None:
+        """Says how the update stands, for who has to mend it."""
+        if self._presence is not None:
+            self._presence.tell_load({SESSION: float(session)})
+
     # ---- bringing ------------------------------------------------------------------------------
+
+    def _init(self, info: InitInfo) -> None:
+        if info.problem:
+            raise InvalidArgument(info.problem)
+        if self._client is None:
+            self._client = self._connect(info)
+        if self._presence is None:
+            self._presence = announce(self.vllm_config)
+        if self._presence is not None:
+            self._presence.describe(url=info.url)
+        self._find_updater()
 
     def _find_updater(self) -> Updater:
         if self._updater is None:
@@ -201,6 +268,8 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
             return None
 
     def _bring(self, info: UpdateInfo) -> Weights:
+        if info.problem:
+            raise InvalidArgument(info.problem)
         if not is_artifact_id(info.artifact) or not info.version:
             raise InvalidArgument(
                 "A weight update names an artifact by its id, and a version.",
@@ -222,6 +291,17 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         if self._client is None:
             self._client = self._connect(InitInfo())
         return self._client
+
+
+def pack_text(text: str) -> torch.Tensor:
+    """A text as a tensor that each rank can send."""
+    content = text.encode()[:TEXT_BYTES]
+    return torch.tensor(list(content.ljust(TEXT_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def unpack_text(tensor: torch.Tensor) -> str:
+    """The text of another rank."""
+    return bytes(tensor.tolist()).rstrip(b"\0").decode(errors="replace")
 
 
 def describe(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:

@@ -18,7 +18,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tensorcast.schema.errors import (
@@ -52,12 +52,30 @@ class Pause(StrEnum):
     KEEP = "keep"
 
 
+SESSION = "update_session"
+"""What an engine says of its update, among the numbers of its load."""
+
+
+class Session(IntEnum):
+    """How an update stands for vLLM. One that failed is over on some ranks of an engine only, and
+    vLLM refuses to begin another one on those where it is open (`transfer.py`)."""
+
+    OVER = 0
+    OPEN = 1
+    OVER_ON_LAST = 2
+    OPEN_ON_LAST = 3
+
+
 class Updated(NamedTuple):
     """An engine that has new weights: it took no new work for `paused_s` seconds."""
 
     url: str
     version: str
     paused_s: float
+
+
+class EngineRefused(Unavailable):
+    """An engine answers that it does not do what it was asked for."""
 
 
 class EngineServer:
@@ -95,12 +113,8 @@ class EngineServer:
         self._post("/init_weight_transfer_engine", {"init_info": info})
 
     def start(self) -> None:
-        """Begins an update; one that somebody has left open is cancelled first."""
-        try:
-            self._post("/start_weight_update", {})
-        except TensorCastError:
-            self.cancel()
-            self._post("/start_weight_update", {})
+        """Begins an update. None may be open: see `mend`."""
+        self._post("/start_weight_update", {})
 
     def update(self, version: str, artifact: str, *, check: bool = True) -> None:
         """It brings the new weights and checks them, and serves the old ones."""
@@ -108,10 +122,21 @@ class EngineServer:
         info["timeout_s"] = self._timeout_s
         self._post("/update_weights", {"update_info": info})
 
-    def cancel(self) -> None:
-        """Ends an update that has begun; the old weights stay. Nothing when there is none."""
-        with contextlib.suppress(TensorCastError):  # it ends by an error: there is no other way
-            self._post("/update_weights", {"update_info": {"cancel": True}})
+    def mend(self, session: Session) -> None:
+        """Ends an update that was left or has failed; the old weights stay. What it asks for is
+        answered by errors: vLLM has no other way out."""
+        steps = [self._cancel, self._end] if session is not Session.OVER else []
+        if session is Session.OPEN_ON_LAST:
+            steps.insert(0, self.start)
+        for step in steps:
+            with contextlib.suppress(EngineRefused):
+                step()
+
+    def _cancel(self) -> None:
+        self._post("/update_weights", {"update_info": {"cancel": True}})
+
+    def _end(self) -> None:
+        self._post("/finish_weight_update", {})
 
     def finish(self, version: str) -> None:
         """The new weights serve from now on, or (when it raises) the old ones."""
@@ -161,7 +186,7 @@ def refusal(url: str, code: int, content: bytes) -> TensorCastError:
     said = answer.get("error", answer.get("detail")) if isinstance(answer, dict) else None
     said = said.get("message", said) if isinstance(said, dict) else said
     text = str(said or content.decode(errors="replace"))[:ERROR_CHARS_MAX].strip()
-    return Unavailable(f"{url} answers {code}: {text}", hint="The log of the engine says more.")
+    return EngineRefused(f"{url} answers {code}: {text}", hint="The log of the engine says more.")
 
 
 # ---- several engines ---------------------------------------------------------------------------
@@ -192,9 +217,10 @@ def update_engines(
     version, artifact = resolve_version(client, what)
     with ThreadPoolExecutor(min(len(servers), ENGINES_AT_ONCE)) as threads:
         spread_weights(client, servers, artifact, timeout_s)
-        with _cancelled_unless_done(servers, threads):
-            _all(threads, servers, _begin)
-            _all(threads, servers, lambda one: one.update(version, artifact, check=check))
+        opened: list[EngineServer] = []
+        with _mended_unless_done(opened):
+            _all(threads, servers, lambda one: begin(client, one, opened))
+            _all(threads, servers, lambda one: bring(one, version, artifact, check, opened))
         return tuple(_all(threads, servers, lambda one: switch(one, version, pause)))
 
 
@@ -233,23 +259,52 @@ def spread_weights(
         client.replicate(artifact, to=sorted(nodes & up)).wait(timeout_s)
 
 
-def _begin(server: EngineServer) -> None:
+def begin(client: Client, server: EngineServer, opened: list[EngineServer]) -> None:
+    """Connects an engine and begins an update, which is noted in `opened`; one that somebody left
+    is ended first."""
     server.init()
+    server.mend(find_session(client, server.url))
     server.start()
+    opened.append(server)
+
+
+def find_session(client: Client, url: str) -> Session:
+    """How the last update of an engine stands, as far as it is known."""
+    try:
+        return Session(int(client.engine(url).load.get(SESSION, 0)))
+    except (NotFound, ValueError):
+        return Session.OVER
+
+
+def bring(
+    server: EngineServer, version: str, artifact: str, check: bool, opened: list[EngineServer]
+) -> None:
+    """Has an engine bring new weights; when it refuses, its update is ended."""
+    try:
+        server.update(version, artifact, check=check)
+    except TensorCastError as error:
+        opened.remove(server)
+        if isinstance(error, EngineRefused):
+            server.mend(Session.OVER_ON_LAST)
+        raise
 
 
 def switch(server: EngineServer, version: str, mode: Pause) -> Updated:
     """Pauses one engine, makes what it has received its weights, and lets it go on; also when that
     fails, with the old ones."""
     began = time.monotonic()
+    session = Session.OPEN
     try:
         server.pause(mode)
+        session = Session.OPEN_ON_LAST
         server.finish(version)
+        session = Session.OVER
         if mode is Pause.KEEP:
             server.reset_prefix_cache()
-    except BaseException:
-        server.cancel()
+    except BaseException as error:
         with contextlib.suppress(TensorCastError):  # what went wrong before is what counts
+            if isinstance(error, EngineRefused):  # else nobody knows how it stands
+                server.mend(session)
             server.resume()
         raise
     server.resume()
@@ -257,13 +312,14 @@ def switch(server: EngineServer, version: str, mode: Pause) -> Updated:
 
 
 @contextlib.contextmanager
-def _cancelled_unless_done(
-    servers: Sequence[EngineServer], threads: ThreadPoolExecutor
-) -> Iterator[None]:
+def _mended_unless_done(opened: Sequence[EngineServer]) -> Iterator[None]:
+    """When something fails, the updates that are open are ended."""
     try:
         yield
     except BaseException:
-        list(threads.map(EngineServer.cancel, servers))
+        for server in opened:
+            with contextlib.suppress(TensorCastError):
+                server.mend(Session.OPEN)
         raise
 
 

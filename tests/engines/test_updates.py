@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import engine as engines
 from models import tiny_model
 from stack import running_stack
-from tensorcast.engines.vllm.updates import EngineServer, Pause, update_engines
+from tensorcast.engines.vllm.updates import EngineServer, Pause, Session, update_engines
 from tensorcast.schema.api import AuditQuery
 from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError, Unavailable
 
@@ -248,7 +248,7 @@ def test_without_a_control_plane_no_weights_change(server, stack, client, expect
         one.pause()
         with pytest.raises(TensorCastError, match="not on record"):
             one.finish(new)
-        one.cancel()
+        one.mend(Session.OPEN_ON_LAST)
         one.resume()
         assert served(server) == expected[0]
     finally:
@@ -317,6 +317,19 @@ def test_one_of_two_ranks_that_fails_holds_both_back(ranks, client, expected):
     update_engines(client, [ranks.url], new)
     assert served(ranks) == expected[1]
     assert client.weights_of("vllm-1").version == new
+
+
+def test_a_trainer_of_two_ranks_that_dies_is_followed_by_another(ranks, client, expected):
+    new = client.publish("two", weights(0))
+    one = EngineServer(ranks.url)
+    for left in ("begun", "brought"):
+        one.init()
+        one.start()
+        if left == "brought":
+            one.update(new, client.api.key(new).artifact)
+        update_engines(client, [ranks.url], new)
+        assert served(ranks) == expected[0]
+        assert one.version() == new
 
 
 def test_an_engine_that_cannot_go_back_ends_instead_of_mixing(ranks, client):

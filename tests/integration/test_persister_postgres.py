@@ -284,7 +284,8 @@ async def test_an_event_is_answered_as_it_was_written(engine, history):
 
 
 async def test_the_history_of_an_artifact_includes_all_that_concerns_it(engine, history):
-    """Its own events, its replicas, operations and leases, and each key that came or left."""
+    """Its own events, its replicas, operations and leases, the engines that began to serve
+    it, and each key that came or left."""
     artifact = artifact_id("b")
     operations = {
         one.event.operation
@@ -301,6 +302,8 @@ async def test_the_history_of_an_artifact_includes_all_that_concerns_it(engine, 
         kind, aggregate_id = aggregate_of(one.event)
         if kind is AggregateKind.KEY:
             return artifact in (getattr(one.event, "artifact", None), one.event.previous)
+        if kind is AggregateKind.ENGINE:
+            return getattr(one.event, "artifact", None) == artifact
         return (
             aggregate_id == artifact
             or aggregate_id.startswith(f"{artifact}:")
@@ -309,7 +312,8 @@ async def test_the_history_of_an_artifact_includes_all_that_concerns_it(engine, 
 
     expected = [one.seq for one in history if concerns(one)]
     assert {aggregate_of(history[seq - 1].event)[0] for seq in expected} == set(AggregateKind) - {
-        AggregateKind.NODE
+        AggregateKind.NODE,
+        AggregateKind.SIGNAL,
     }
     about = About(AggregateKind.ARTIFACT, artifact)
     for query, what in ((AuditQuery(), about), (AuditQuery(artifact=artifact), None)):
@@ -330,7 +334,7 @@ async def test_events_are_found_by_key_operation_and_node(engine, history):
         ]
     found = await queries.find_events(engine, AuditQuery(node="n1"))
     kinds = {one.type.split(".")[0] for one in found}
-    assert kinds == {"node", "replica", "operation", "lease"}
+    assert kinds == {"node", "replica", "operation", "lease", "engine"}
 
 
 async def test_positions(engine, history):

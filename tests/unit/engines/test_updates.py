@@ -12,6 +12,7 @@ import pytest
 from tensorcast.engines.vllm.updates import (
     EngineServer,
     Pause,
+    Session,
     parse,
     refusal,
     resolve_version,
@@ -49,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer, code = {"error": {"message": f"no {path}"}}, 500
         elif is_cancel:
             answer, code = {"error": {"message": "cancelled"}}, 500
-        elif path == "/finish_weight_update":
+        elif path == "/finish_weight_update" and body:
             server.version = body["weight_version"]
         elif path == "/weight_info":
             answer = {"weight_version": server.version}
@@ -104,9 +105,24 @@ class Api:
         return ()
 
 
-CLIENT = SimpleNamespace(api=Api(), engines=lambda: ())
+class Known(SimpleNamespace):
+    """A client that knows how the updates of engines stand."""
+
+    def engine(self, url):
+        if url not in self.sessions:
+            raise NotFound("no engine")
+        return SimpleNamespace(load={"update_session": self.sessions[url]})
+
+
+def make_client(**sessions):
+    return Known(api=Api(), engines=lambda: (), sessions=sessions)
+
+
+CLIENT = make_client()
 BRING = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"]
 SWITCH = ["/pause", "/finish_weight_update"]
+START = BRING[1]
+MEND = ["/update_weights", "/finish_weight_update"]
 
 
 def update(fakes, **more):
@@ -140,29 +156,44 @@ def test_when_one_cannot_get_them_no_engine_changes(fakes):
         update(fakes)
     for fake in fakes:
         assert "/pause" not in fake.paths()
-        assert fake.asked[-1] == ("/update_weights", {"update_info": {"cancel": True}})
+        assert fake.paths() == [*BRING, *MEND]
         assert fake.version == "default"
 
 
-@pytest.mark.parametrize("path", SWITCH)
-def test_an_engine_that_fails_to_switch_goes_on_with_the_old_ones(fakes, path):
+@pytest.mark.parametrize(
+    ("path", "mended"), [("/pause", MEND), ("/finish_weight_update", [START, *MEND])]
+)
+def test_an_engine_that_fails_to_switch_goes_on_with_the_old_ones(fakes, path, mended):
     fakes[0].refuse[path] = 1
     with pytest.raises(Unavailable, match=f"no {path}"):
         update(fakes)
-    assert fakes[0].paths()[-2:] == ["/update_weights", "/resume"]
+    assert fakes[0].paths()[-len(mended) - 1 :] == [*mended, "/resume"]
     assert [fake.version for fake in fakes] == ["default", "policy@7"]
 
 
-def test_an_update_that_somebody_left_open_is_cancelled_first(fakes):
-    fakes[0].refuse["/start_weight_update"] = 1
-    update(fakes)
-    assert fakes[0].paths()[:4] == [
-        "/init_weight_transfer_engine",
-        "/start_weight_update",
-        "/update_weights",
-        "/start_weight_update",
-    ]
-    assert fakes[0].version == "policy@7"
+@pytest.mark.parametrize(
+    ("session", "mended"),
+    [
+        (Session.OVER, []),
+        (Session.OPEN, MEND),
+        (Session.OVER_ON_LAST, MEND),
+        (Session.OPEN_ON_LAST, [START, *MEND]),
+        (99, []),
+    ],
+)
+def test_an_update_that_somebody_left_is_ended_first(fakes, session, mended):
+    (fake, _) = fakes
+    update_engines(make_client(**{fake.url: float(session)}), [fake.url], "policy@7")
+    assert fake.paths() == [BRING[0], *mended, *BRING[1:], *SWITCH, "/resume"]
+    assert fake.version == "policy@7"
+
+
+def test_when_one_cannot_begin_the_others_are_ended(fakes):
+    fakes[1].refuse[START] = 1
+    with pytest.raises(Unavailable, match="no /start"):
+        update(fakes)
+    assert fakes[0].paths() == [*BRING[:2], *MEND]
+    assert fakes[1].paths() == BRING[:2]
 
 
 def test_several_that_fail_are_named(fakes):

@@ -29,7 +29,7 @@ class Rank:
     """A model of four tensors on one rank. `breaks` says after how many tensors each load breaks
     off; None: it does not."""
 
-    def __init__(self, breaks=(), agree=lambda good: good, records=()):
+    def __init__(self, breaks=(), agree=lambda problem: problem, records=()):
         self.tensors = dict.fromkeys(SHAPES, "old")
         self.recorded = ["old"]
         self.loads = 0
@@ -125,6 +125,12 @@ def test_a_change_that_is_not_on_record_is_undone_and_that_is_said():
     assert (rank.version, rank.recorded, updater.serving) == ("old", ["old", "old"], OLD)
 
 
+def test_a_rank_hears_what_went_wrong_on_another():
+    rank = Rank(agree=lambda problem: problem or "it is not there")
+    with pytest.raises(Unavailable, match="On another rank of this engine: it is not there"):
+        make(rank).stage(lambda: NEW)
+
+
 @pytest.mark.parametrize("again", range(4))
 def test_what_cannot_be_undone_ends_the_process(again):
     rank = Rank(breaks=[2, again])
@@ -145,11 +151,11 @@ class Group:
         self._votes = []
         self._lock = threading.Lock()
 
-    def agree(self, good):
+    def agree(self, problem):
         with self._lock:
-            self._votes.append(good)
+            self._votes.append(problem)
         if self._barrier.wait(10) == 0:
-            self._answer = all(self._votes)
+            self._answer = next(filter(None, self._votes), "")
             self._votes = []
         self._barrier.wait(10)
         return self._answer

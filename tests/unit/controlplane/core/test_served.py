@@ -101,7 +101,13 @@ def test_which_weights_made_a_sample():
     found = spans((3, serving("a", 2)), (9, serving("b", 8)), (20, lost(15)))
     made = {second: span_at(found, at(second)) for second in (1, 2, 7.9, 8, 14, 15, 30)}
     assert {s: one and one.version for s, one in made.items()} == {
-        1: None, 2: "a", 7.9: "a", 8: "b", 14: "b", 15: None, 30: None
+        1: None,
+        2: "a",
+        7.9: "a",
+        8: "b",
+        14: "b",
+        15: None,
+        30: None,
     }
 
 
