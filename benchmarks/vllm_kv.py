@@ -246,7 +246,8 @@ async def nodes(folder: Path, rounds: int) -> None:
             one, other = stack.enter_context(lab_engines(made, model, folder, stack))
 
             def same_node(ids: list[int]) -> engine.Completion:
-                other.ask("/reset_prefix_cache", method="POST")
+                while other.ask("/reset_prefix_cache", method="POST") != {"success": True}:
+                    time.sleep(0.02)  # what came from the other node is being kept
                 return other.generate(ids, TOKENS)
 
             ways = {

@@ -18,6 +18,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from tensorcast.engines.vllm.connector.events import stored_events
 from tensorcast.engines.vllm.connector.facts import refusal
+from tensorcast.engines.vllm.connector.inquiries import read_inquiry, with_manifest
 from tensorcast.engines.vllm.connector.messages import StepPlan
 from tensorcast.engines.vllm.connector.metadata import FactsMetadata, PlanMetadata, ReportMetadata
 from tensorcast.engines.vllm.connector.parts import SchedulerPart, WorkerPart
@@ -146,8 +147,15 @@ class TensorCastConnector(KVConnectorBase_V1):
     def request_finished(
         self, request: Request, block_ids: list[int]
     ) -> tuple[bool, dict[str, object] | None]:
-        """Keeps the blocks while they are saved, and tells a decode engine what it will find."""
-        return _made(self._scheduler).side.finish(request)
+        """Keeps the blocks while they are saved, and tells a decode engine what it will find, and
+        who asked what the blocks are (`inquiries.py`)."""
+        part, inquiry = _made(self._scheduler), read_inquiry(request.kv_transfer_params)
+        manifest = part.side.describe(request, part.naming()) if inquiry.manifest else None
+        is_read, told = part.side.finish(request)
+        evict = getattr(self._kv_cache_manager, "evict_blocks", None)
+        if inquiry.evict and evict is not None:
+            evict(set(block_ids))
+        return is_read, with_manifest(told, manifest) if manifest is not None else told
 
     def take_events(self) -> Iterable[KVCacheEvent]:
         """Blocks that became stored, where the engine publishes KV events."""
@@ -198,7 +206,7 @@ class TensorCastConnector(KVConnectorBase_V1):
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Requests whose blocks are free, and those that are loaded."""
-        free, loaded = _made(self._worker).side.take_ended()
+        free, loaded = _made(self._worker).side.take_ended(is_idle=self._plan().is_idle)
         return free or None, loaded or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:

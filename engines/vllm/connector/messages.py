@@ -47,13 +47,15 @@ class SaveJob:
 class StepPlan:
     """From the scheduler's side, each step. `weights`: those that it takes the workers to have;
     jobs are refused by a worker that has others. The blocks of `preempted` requests are given up
-    now, those of `finishing` ones as soon as their jobs are done."""
+    now, those of `finishing` ones as soon as their jobs are done. `is_idle`: nothing is computed in
+    this step."""
 
     weights: str | None = None
     loads: list[LoadJob] = field(default_factory=list)
     saves: list[SaveJob] = field(default_factory=list)
     preempted: set[str] = field(default_factory=set)
     finishing: list[str] = field(default_factory=list)
+    is_idle: bool = False
 
 
 @dataclass

@@ -17,6 +17,7 @@ from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.connector.addresses import Addresses, ask_control_plane
 from tensorcast.engines.vllm.connector.facts import describe_layout, engine_facts
 from tensorcast.engines.vllm.connector.fingerprint import begin_naming
+from tensorcast.engines.vllm.connector.inquiries import Naming
 from tensorcast.engines.vllm.connector.link import Link
 from tensorcast.engines.vllm.connector.lookups import Lookups
 from tensorcast.engines.vllm.connector.memory import CacheMemory
@@ -133,6 +134,14 @@ class SchedulerPart:
             "with --load-format tensorcast, or set `weights` in kv_connector_extra_config to a "
             "name that no other weights have."
         )
+
+    def naming(self) -> Naming:
+        """How this engine names blocks."""
+        from vllm.v1.core import kv_cache_utils
+
+        config = self._config.cache_config
+        algorithm = str(config.prefix_caching_hash_algo)
+        return Naming(config.block_size, algorithm, bytes(kv_cache_utils.NONE_HASH))
 
     def _name_space(self, weights: str) -> str:
         from vllm.v1.core import kv_cache_utils

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from tensorcast.engines.vllm.connector.counters import Counters
+from tensorcast.engines.vllm.connector.inquiries import Naming, make_manifest
 from tensorcast.engines.vllm.connector.lookups import Lookup, Lookups
 from tensorcast.engines.vllm.connector.messages import (
     LoadJob,
@@ -239,6 +240,7 @@ class SchedulerSide:
         """What the workers do in this step; begins the next plan."""
         plan, self._plan = self._plan, StepPlan()
         plan.weights = self.versions.weights
+        plan.is_idle = not step.num_scheduled_tokens
         plan.preempted = set(step.preempted_req_ids or ())
         for request_id in plan.preempted:
             track = self._tracks.get(request_id)
@@ -381,6 +383,18 @@ class SchedulerSide:
             return False, told
         self._finishing.append(request.request_id)
         return True, told
+
+    def describe(self, request: Request, naming: Naming) -> dict[str, object]:
+        """The manifest of a request that is about to end."""
+        track = self._tracks.get(request.request_id)
+        return make_manifest(
+            naming,
+            self.versions.space(),
+            self._ranks,
+            self._parts,
+            request.block_hashes,
+            track.stored if track is not None else (),
+        )
 
     def _tell(self, request: Request, track: Track) -> dict[str, object] | None:
         """For the decode engine: what it will find, and where."""

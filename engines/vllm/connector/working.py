@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,6 +29,11 @@ LOGGER = logging.getLogger("vllm.tensorcast")
 T = TypeVar("T")
 
 LOAD_THREADS: Final = 2
+SHARE_BYTES: Final = 2 << 20
+"""From so many bytes on for each thread a load is shared among them."""
+IDLE_S: Final = 0.005
+"""A step in which the engine has nothing to compute waits so long for loads, instead of being over
+at once and coming again a millisecond later."""
 LOAD_BYTES: Final = 32 << 20
 """So much is asked for at once: in between it is looked whether the load still makes sense."""
 LOAD_S_MAX: Final = 20.0
@@ -39,9 +44,25 @@ WAITING_SAVES_MAX: Final = 256
 
 @dataclass
 class _Load:
+    """`shares`: how many blocks of each part of the job there are, in order."""
+
     job: LoadJob
     weights: str | None
-    future: Future[int]
+    shares: list[tuple[int, Future[int]]]
+
+    @property
+    def is_done(self) -> bool:
+        return all(future.done() for _, future in self.shares)
+
+    def count_good(self) -> int:
+        """How many blocks, from the first on, are in the cache."""
+        good = 0
+        for blocks, future in self.shares:
+            found = _result(future, 0)
+            good += found
+            if found < blocks:
+                break
+        return good
 
 
 @dataclass
@@ -87,12 +108,15 @@ class WorkerSide:
         """Begins the loads of a step."""
         for job in plan.loads:
             weights = self._weights()
-            if plan.weights != weights or self._memory is None:
-                future: Future[int] = Future()
-                future.set_result(0)
-            else:
-                future = self._loading.submit(self._load, job)
-            self._loads.append(_Load(job, weights, future))
+            shares: list[tuple[int, Future[int]]] = []
+            if plan.weights == weights and self._memory is not None:
+                shares = [
+                    (stop - first, self._loading.submit(self._load, job, first, stop))
+                    for first, stop in split_evenly(
+                        len(job.hashes), self._memory.block_bytes, LOAD_THREADS
+                    )
+                ]
+            self._loads.append(_Load(job, weights, shares))
 
     def save(self, plan: StepPlan) -> None:
         """Begins the saves of a step whose blocks are computed."""
@@ -107,9 +131,11 @@ class WorkerSide:
                 self._saves[job.number] = _Save(job, guard, future)
         self._finishing.update(plan.finishing)
 
-    def take_ended(self) -> tuple[set[str], set[str]]:
+    def take_ended(self, *, is_idle: bool = False) -> tuple[set[str], set[str]]:
         """The requests of which no block is read any more, and those whose loads have ended; each
-        is told once."""
+        is told once. `is_idle`: the engine has nothing to do but to wait for loads."""
+        if is_idle and self._loads:
+            wait([future for _, future in self._loads[0].shares], IDLE_S)
         loaded = {load.job.request_id for load in self._end_loads()}
         self._end_saves()
         busy = {save.job.request_id for save in self._saves.values()}
@@ -143,10 +169,10 @@ class WorkerSide:
     # ---- ends ----------------------------------------------------------------------------------
 
     def _end_loads(self) -> list[_Load]:
-        ended = [load for load in self._loads if load.future.done()]
-        self._loads = [load for load in self._loads if not load.future.done()]
+        ended = [load for load in self._loads if load.is_done]
+        self._loads = [load for load in self._loads if load not in ended]
         for load in ended:
-            good = _result(load.future, 0)
+            good = load.count_good()
             if load.weights != self._weights():  # they changed meanwhile: it is of no use
                 good = 0
             bad = load.job.block_ids[good:]
@@ -169,25 +195,26 @@ class WorkerSide:
 
     # ---- in threads ----------------------------------------------------------------------------
 
-    def _load(self, job: LoadJob) -> int:
-        """How many blocks, from the first on, are in the cache now."""
+    def _load(self, job: LoadJob, first: int, stop: int) -> int:
+        """How many blocks, from number `first` of the job on, are in the cache now."""
         memory = self._memory
         assert memory is not None
         began_s = time.monotonic()
         each = max(1, LOAD_BYTES // memory.block_bytes)
-        good = 0
-        while good < len(job.hashes) and time.monotonic() - began_s < LOAD_S_MAX:
-            hashes = job.hashes[good : good + each]
-            targets = [part for n in job.block_ids[good : good + each] for part in memory.pieces(n)]
+        at = first
+        while at < stop and time.monotonic() - began_s < LOAD_S_MAX:
+            end = min(stop, at + each)
+            hashes = job.hashes[at:end]
+            targets = [part for n in job.block_ids[at:end] for part in memory.pieces(n)]
             keys = block_keys(job.space, hashes, [self._rank], memory.parts)
             found = self._link.get_into(keys, targets, job.node)
             arrived = usable_blocks(found) // memory.parts
-            good += arrived
+            at += arrived
             if arrived < len(hashes):
                 break
-        self._counters.add("loaded_bytes", good * memory.block_bytes)
+        self._counters.add("loaded_bytes", (at - first) * memory.block_bytes)
         self._counters.add("load_s", time.monotonic() - began_s)
-        return good
+        return at - first
 
     def _save(self, job: SaveJob, guard: Guard) -> bool:
         """Whether all of the blocks are kept; false after the engine wanted them back."""
@@ -208,6 +235,13 @@ class WorkerSide:
         self._counters.add("rejected_blocks", answers.count(BlockPut.REJECTED) / memory.parts)
         self._counters.add("save_s", time.monotonic() - began_s)
         return BlockPut.REJECTED not in answers
+
+
+def split_evenly(count: int, each_bytes: int, threads: int) -> list[tuple[int, int]]:
+    """Ranges of `count` things of so many bytes for at most so many threads."""
+    most = max(1, count * each_bytes // SHARE_BYTES)
+    size = -(-count // min(threads, most))
+    return [(first, min(count, first + size)) for first in range(0, count, size)]
 
 
 def _result(future: Future[T], otherwise: T) -> T:
