@@ -21,6 +21,9 @@ SEQ_BYTES: Final = 8
 INT_HASH_BYTES: Final = 8
 MEDIUM_DEFAULT: Final = "gpu"
 REMOTE: Final = "REMOTE"
+STORAGE: Final = "STORAGE"
+"""Blocks that are elsewhere, or in a store behind the engine, are not in its own caches: who holds
+them tells of them."""
 _MEDIUM_CHARS_MAX: Final = 32
 
 Hash = int | bytes
@@ -125,7 +128,7 @@ def _happenings(events: list[msgspec.Raw]) -> Iterator[Happening]:
         event = _events.decode(raw)
         if isinstance(event, _Cleared):
             yield Cleared()
-        elif event.locality != REMOTE and event.block_hashes:
+        elif event.block_hashes and event.locality != REMOTE and event.medium != STORAGE:
             yield _stored(event) if isinstance(event, _Stored) else _removed(event)
 
 

@@ -49,7 +49,7 @@ def test_hashes_may_be_bytes_and_blocks_may_have_extra_keys():
 
 
 def test_blocks_elsewhere_and_empty_events_do_not_count():
-    elsewhere = stored(1, 1, locality="REMOTE"), removed(1, locality="REMOTE")
+    elsewhere = stored(1, 1, locality="REMOTE"), stored(1, 1, medium="STORAGE")
     assert decode_batch(batch(*elsewhere, removed(), stored(1, 0))).happenings == ()
 
 
