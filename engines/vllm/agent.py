@@ -297,7 +297,22 @@ class Meter:
         if not self._is_due(load, now_s):
             return
         await self._client.emit(f"{TOPIC}.{self._engine}", self._describe(load))
+        await self._pulse(load)
         self._before, self._said = (now_s, sample), (now_s, load)
+
+    async def _pulse(self, load: Load) -> None:
+        """A sign of life of the engine, with what `tcctl engine ls` shows of its load."""
+        try:
+            known = await self._client.api.engine(self._engine)
+        except NotFound:  # it is just being registered
+            return
+        numbers = {
+            "cache_usage": load.cache_usage,
+            "running": float(load.running),
+            "waiting": float(load.waiting),
+        }
+        body = {"life": known.life, "load": numbers}
+        await self._client.api.pulse(self._engine, msgspec.json.encode(body))
 
     def _is_due(self, load: Load, now_s: float) -> bool:
         if self._said is None:
