@@ -49,5 +49,5 @@ class _Watcher(MetaPathFinder):
             execute(module)
             self._act()
 
-        loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        loader.exec_module = execute_and_act  # type: ignore[method-assign]  # of this one loader
         return spec

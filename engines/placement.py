@@ -71,7 +71,7 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     ends well all copies are done; after an error those that wait are dropped."""
 
     def __init__(self, model: torch.nn.Module, memory: Memory) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._memory = memory
         self._slots = {slot.start: slot for slot in _find_slots(model)}
         self._sizes = {start: slot.size_bytes for start, slot in self._slots.items()}
@@ -85,7 +85,7 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # torch's
         if error is None:
             for slot in self._slots.values():
                 self._settle(slot)

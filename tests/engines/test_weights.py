@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from models import tiny_model
 from quantised import make_gptq
 from stack import running_stack
 
@@ -78,10 +79,23 @@ def same(found, expected) -> bool:
 
 def test_weights_come_from_the_node_without_a_file_of_them(start_engine, cluster, bare, expected):
     engine = start_engine(bare, *flags(key="tiny@1"), env=surroundings(cluster, "n1"))
-    assert same(serve(engine), expected)
+    assert same(engine.generate(PROMPT, logprobs=True), expected)
     key, count, _, copied, other = given(engine)
     assert (key, copied, other) == ("tiny@1", 0, 0)
     assert count > 0
+    with cluster.connect("n1") as client:
+        client.put(tiny_model(seed=1), key="tiny@2")
+    assert reload(engine, "tiny@2").tokens != expected.tokens
+    assert same(reload(engine, "tiny@1"), expected)
+    engine.stop()
+
+
+def reload(engine, key: str):
+    """What an engine answers after vLLM's own reload, by the name of other weights."""
+    named = {"method": "reload_weights", "kwargs": {"weights_path": key}}
+    engine.ask("/collective_rpc", named)
+    engine.ask("/reset_prefix_cache", {}, "POST")
+    return engine.generate(PROMPT, logprobs=True)
 
 
 def test_a_node_without_them_pulls_them_and_the_folder_says_which(

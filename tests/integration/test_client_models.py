@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 import tensorcast as tc
 from stack import running_stack
 from tensorcast.schema.chunks import ByteRange
+from tensorcast.schema.socket import Arrived, Follow
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +83,11 @@ def test_what_has_come_can_be_read_before_the_rest(stack, model):
 def test_to_follow_what_is_not_there_says_so(stack):
     with stack.connect("n1") as client, pytest.raises(tc.NotFound):
         client.follow("nothing")
+
+
+async def test_a_segment_that_will_not_be_filled_is_told(stack):
+    async with tc.connect_async(stack.context("n1")) as client:
+        artifact = await client.put({"w": torch.ones(9)})
+        lost = Follow(artifact=artifact.id, segment="of-another-life", have=0)
+        with pytest.raises(tc.Unavailable, match="will not be filled"):
+            await client.mover.ask(lost, Arrived)
