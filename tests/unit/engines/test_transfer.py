@@ -13,7 +13,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
     from safetensors.torch import save_file
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    from vllm.distributed.weight_transfer.base import ModuleSource
+    from vllm.distributed.weight_transfer.factory import (
+        WeightTransferEngineFactory,
+        WeightTransferTrainerFactory,
+    )
     from vllm.model_executor.model_loader.reload import (
         finalize_layerwise_reload,
         initialize_layerwise_reload,
@@ -23,6 +27,10 @@ with warnings.catch_warnings():
     from tensorcast.engines.vllm import plugin
     from tensorcast.engines.vllm.announcing import name_version
     from tensorcast.engines.vllm.disk import find_files, read_shapes, stamp
+    from tensorcast.engines.vllm.trainer import (
+        TensorCastTrainerEngine,
+        TensorCastTrainerInitInfo,
+    )
     from tensorcast.engines.vllm.transfer import (
         TensorCastWeightTransferEngine,
         UpdateInfo,
@@ -34,7 +42,7 @@ with warnings.catch_warnings():
     )
 
 from tensorcast.engines.vllm.updates import Session
-from tensorcast.schema.errors import NotFound, TensorCastError
+from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError
 
 ART = "a" * 40
 
@@ -254,3 +262,69 @@ class Api:
 )
 def test_what_the_weights_of_the_start_are_called(name, version):
     assert name_version(SimpleNamespace(api=Api()), name, ART) == (version, ART)
+
+
+# ---- the trainer's side
+
+
+class Sync:
+    """vLLM's client, as far as it is asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def init_weight_transfer_engine(self, info):
+        self.asked.append(("init", info))
+
+    def start_weight_update(self):
+        self.asked.append(("start",))
+
+    def update_weights(self, info):
+        self.asked.append(("update", info))
+
+    def finish_weight_update(self, weight_version=None):
+        self.asked.append(("finish", weight_version))
+
+
+class Cluster:
+    api = SimpleNamespace(
+        artifact=lambda what: SimpleNamespace(id=ART),
+        key=lambda what: SimpleNamespace(artifact=ART, version=1),
+    )
+
+    def publish(self, name, weights):
+        self.published = {name: sorted(weights)}
+        return f"{name}@7"
+
+
+def test_a_trainer_publishes_and_sends_what_it_published():
+    client, cluster = Sync(), Cluster()
+    sender = TensorCastTrainerEngine(
+        "policy", cluster, client=client, source=ModuleSource(torch.nn.Linear(2, 2))
+    )
+    sender.send_weights()
+    assert cluster.published == {"policy": ["bias", "weight"]}
+    assert client.asked == [
+        ("start",),
+        ("update", {"version": "policy@7", "artifact": ART}),
+        ("finish", "policy@7"),
+    ]
+    assert sender.version == "policy@7"
+
+
+def test_only_one_rank_of_a_trainer_sends():
+    client = Sync()
+    info = TensorCastTrainerInitInfo(name="policy", rank=1)
+    other = TensorCastTrainerEngine.trainer_init(
+        info, client=client, source=ModuleSource(torch.nn.Linear(2, 2))
+    )
+    other.send_weights()
+    assert (client.asked, other.version) == ([], None)
+    with pytest.raises(InvalidArgument, match="where the weights come from"):
+        TensorCastTrainerEngine.trainer_init(info, client=client)
+
+
+def test_vllm_finds_the_trainer_by_its_init_info():
+    plugin.register_transfer()
+    make = WeightTransferTrainerFactory._registry[TensorCastTrainerInitInfo.backend]
+    assert make() is TensorCastTrainerEngine
