@@ -30,7 +30,8 @@ def test_each_is_about_its_engine(event):
     [
         (
             "engine.serving",
-            b'{"engine":"e","life":"l","version":"v","artifact":null,"since":"2030-01-01T00:00:00"}',
+            b'{"engine":"e","life":"l","version":"v","artifact":null,'
+            b'"since":"2030-01-01T00:00:00"}',
         ),
         ("engine.lost", b'{"engine":"e","life":"l","last_seen":"2030-01-01T00:00:00"}'),
         ("engine.left", b'{"engine":"e"}'),
