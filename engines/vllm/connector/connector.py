@@ -176,6 +176,7 @@ class TensorCastConnector(KVConnectorBase_V1):
         _made(self._worker).use_caches(kv_caches)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """What the scheduler's side must know of this worker."""
         found = _made(self._worker).tell_facts()
         return FactsMetadata(found) if found is not None else None
 

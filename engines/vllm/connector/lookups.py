@@ -42,7 +42,15 @@ class Lookup:
 class Lookups:
     """Asks by `find_states`, which may take long and answers None when the node is away."""
 
-    def __init__(self, find_states: FindStates, absent: int) -> None:
+    def __init__(
+        self,
+        find_states: FindStates,
+        absent: int,
+        *,
+        answer_s: float = ANSWER_S_MAX,
+        promise_s: float = PROMISE_S,
+    ) -> None:
+        self._answer_s, self._promise_s = answer_s, promise_s
         self._find = find_states
         self._absent = absent
         self._pool = ThreadPoolExecutor(THREADS, "tensorcast-lookup")
@@ -52,7 +60,7 @@ class Lookups:
     ) -> Lookup:
         """Asks. `promised`: so many of the keys, from the first on, `node` is said to have or to
         have soon: they are asked for again for a moment when they are not there."""
-        patience_s = PROMISE_S if promised else ANSWER_S_MAX
+        patience_s = self._promise_s if promised else self._answer_s
         lookup = Lookup(keys, space, promised, node, time.monotonic() + patience_s)
         self._ask(lookup)
         return lookup
