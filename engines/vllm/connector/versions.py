@@ -54,8 +54,10 @@ class Versions:
         if not by_rank or all(self._by_rank.get(r, "") == w for r, w in by_rank.items()):
             return
         is_first = not self._by_rank
-        before = self.space()
+        before, were_told = self.space(), self.are_told
         self._by_rank.update(by_rank)
+        if were_told and not self.are_told:
+            self.known = None  # what that named is long gone
         if not is_first and self.space() != before and self._was_used_before:
             self.is_cache_mixed = True
 

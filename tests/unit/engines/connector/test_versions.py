@@ -58,6 +58,15 @@ def test_an_update_without_it_mixes_the_cache_until_it_is_cleared():
     assert not versions.is_cache_mixed
 
 
+def test_weights_that_nobody_knows_any_more_are_not_those_of_the_start():
+    versions = Versions(name, "files:1")
+    versions.hear({0: None})
+    assert versions.space() == "space-files:1"
+    versions.hear({0: "a"})
+    versions.hear({0: None})
+    assert versions.space() is None
+
+
 def test_a_secluded_engine_has_a_space_of_its_own():
     versions = Versions(name, "files:1")
     versions.seclude("x")
