@@ -76,6 +76,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     report_bytes_min: int = 64 << 20
     report_s: float = 0.1
 
+    def chunks_a_report(self, chunks_total: int, chunk_bytes: int) -> int:
+        """How many chunks must have come before they are worth a report."""
+        return max(-(-chunks_total // self.reports_max), -(-self.report_bytes_min // chunk_bytes))
+
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A life of a peer that has a replica: the chunks it is known to hold, whether more may come

@@ -439,10 +439,7 @@ def _range(manifest: Manifest, first: int, stop: int) -> ByteRange:
 def _report(transfer: Transfer, at_s: float) -> tuple[Transfer, tuple[Event, ...]]:
     """A ReplicaFilled when enough has arrived, and enough time has passed, since the last one."""
     manifest, limits = transfer.manifest, transfer.limits
-    every = max(
-        -(-manifest.chunks_total // limits.reports_max),
-        -(-limits.report_bytes_min // manifest.chunk_bytes),
-    )
+    every = limits.chunks_a_report(manifest.chunks_total, manifest.chunk_bytes)
     is_soon = at_s < transfer.reported_s + limits.report_s
     if is_soon or len(transfer.unreported) < every:
         return transfer, ()
