@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -58,6 +58,9 @@ TINY = Shape(layers=4, hidden=256, heads=4, kv_heads=2, intermediate=768)
 GIBIBYTE = Shape(layers=20, hidden=1024, heads=16, kv_heads=8, intermediate=3328)
 """1.0 GiB in float32."""
 
+GIBIBYTE_HALF = replace(GIBIBYTE, layers=40, dtype="bfloat16")
+"""1.0 GiB in bfloat16."""
+
 
 def tiny_model(seed: int = 0) -> Path:
     """The folder of the tiny model with these weights, made when it is not there."""
@@ -67,6 +70,11 @@ def tiny_model(seed: int = 0) -> Path:
 def gibibyte_model(seed: int = 0) -> Path:
     """The folder of a random model of 1 GiB, made when it is not there."""
     return cached(f"gibibyte-llama-{seed}", lambda folder: write_llama(folder, GIBIBYTE, seed))
+
+
+def gibibyte_half_model(seed: int = 0) -> Path:
+    """The folder of a random model of 1 GiB in bfloat16, made when it is not there."""
+    return cached(f"gibibyte-half-{seed}", lambda folder: write_llama(folder, GIBIBYTE_HALF, seed))
 
 
 def smollm2_model() -> Path | None:
@@ -290,7 +298,12 @@ def write_smollm2(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-MAKERS = {"tiny": tiny_model, "gibibyte": gibibyte_model, "smollm2": make_smollm2}
+MAKERS = {
+    "tiny": tiny_model,
+    "gibibyte": gibibyte_model,
+    "gibibyte-half": gibibyte_half_model,
+    "smollm2": make_smollm2,
+}
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:]:
