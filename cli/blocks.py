@@ -19,6 +19,8 @@ class _Data(msgspec.Struct):
     """What is shown of the data of a KV event."""
 
     node: str = ""
+    engine: str = ""
+    medium: str = ""
     tier: str = ""
     space: str = ""
     blocks: int = 0
@@ -146,6 +148,10 @@ def _content(one: EventInfo) -> tuple[str, str, str, str, str]:
         data = msgspec.json.decode(one.data, type=_Data)
     except msgspec.MsgspecError:
         return ("?", "", "", "", "an event of a newer release")
+    if data.engine:
+        blocks = str(data.blocks) if data.blocks else ""
+        holds = str(data.held_blocks) if data.blocks else data.reason
+        return (data.engine, data.medium, "", blocks, holds)
     if not data.space:
         return (data.node, "", "", "", data.reason)
     holds = f"{data.held_blocks} ({format_size(data.held_bytes)})"

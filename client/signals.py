@@ -211,8 +211,8 @@ class AsyncSignals:
         start: Start = self._after + 1 if self._after else self._start
         config = consumer_config(name, self._subjects, start, ack_s=None)
         info = await make_consumer(nats, self._log, config)
-        if self._start == NEW:
-            self._after = max(self._after, Seq(info.delivered.stream_seq))
+        if self._start == NEW:  # which means another place for the next consumer
+            self._start = info.delivered.stream_seq + 1
         return info.name
 
     async def _ensure_durable(self, nats: Nats, durable: str) -> str:

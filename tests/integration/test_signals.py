@@ -163,6 +163,24 @@ async def test_nothing_is_lost_when_the_servers_are_killed(plane, context, nats_
             await reader.aclose()
 
 
+async def test_who_waits_for_the_first_signal_gets_it_after_a_crash(plane, context, nats_server):
+    """The log is empty, and the server forgets readers without a name when it dies."""
+    async with open_client(context) as client, client.signals("s.>") as signals:
+        assert await signals.next(0.1) is None
+        nats_server.kill()
+        nats_server.start()
+        sent = await _emit_surely(client, 7)
+        signal = await signals.next(PATIENCE_S)
+        assert (signal.seq, signal.data) == (sent.seq, {"n": 7})
+
+
+async def test_a_reader_that_is_forgotten_while_it_reads_is_told(plane, context):
+    async with open_client(context) as client, client.signals("s", durable="d") as signals:
+        await client.forget_reader("d")
+        with pytest.raises(NotFound, match="forgotten"):
+            await signals.next(PATIENCE_S)
+
+
 async def _emit_surely(client, number):
     async with asyncio.timeout(PATIENCE_S):
         while True:

@@ -184,3 +184,15 @@ def test_holders_of_a_prompt(tcctl: Tcctl, tmp_path) -> None:
 @pytest.mark.parametrize(("text", "code"), [("", 2), ("1,a", 2), ("-1", 2), ("@/nowhere", 3)])
 def test_what_are_no_tokens(tcctl: Tcctl, text: str, code: int) -> None:
     assert tcctl("kv", "holders", "--", text).code == code
+
+
+def test_tail_shows_what_engines_hold(tcctl: Tcctl) -> None:
+    stored = {"engine": "e1", "medium": "gpu", "blocks": 3, "held_blocks": 9}
+    page = (
+        event(1, "engine_blocks.cleared", {"engine": "e1", "reason": "lost"}),
+        event(2, "engine_blocks.stored", stored),
+    )
+    tcctl.answer(block_events=page)
+    cleared, stored_ = tcctl("kv", "tail").out.splitlines()[1:]
+    assert cleared.split()[2:] == ["engine_blocks.cleared", "e1", "lost"]
+    assert stored_.split()[2:] == ["engine_blocks.stored", "e1", "gpu", "3", "9"]
