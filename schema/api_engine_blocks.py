@@ -51,7 +51,8 @@ class ViewQuery(msgspec.Struct, frozen=True, kw_only=True):
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one engine's blocks. `state` is exact, partial or silent, `reason` says
     why; `at` is the time of the last event, `heard_at` when its watcher was heard of last; `batch`
-    is how far the engine's own record was told."""
+    is how far the engine's own record was told; `life` is that of the watcher whose word counts,
+    and `seq` the position of its last word in the KV log."""
 
     engine: EngineId
     state: str
@@ -62,6 +63,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     heard_at: datetime | None
     seq: Seq
+    life: str = ""
 
 
 class HoldersQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,6 +96,7 @@ def _describe(
         at=told.at,
         heard_at=heard_at,
         seq=Seq(told.seq),
+        life=told.life,
     )
 
 

@@ -38,6 +38,7 @@ from tensorcast.schema.errors import (
     InvalidArgument,
     NotFound,
     TensorCastError,
+    Timeout,
     Unavailable,
 )
 from tensorcast.schema.ids import EngineId, parse_engine
@@ -49,6 +50,7 @@ NEWS_S: Final = 5.0
 QUIET_S: Final = 15.0
 """A signal is emitted at least so often, also when nothing changes: whoever reads them knows from
 its age whether anybody watches."""
+ALONE_S: Final = 5.0
 START_S_MAX: Final = 600.0
 RETRY_S: Final = 1.0
 TOPIC: Final = "engine.load"
@@ -82,12 +84,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except BaseExceptionGroup as group:
         said, unforeseen = group.split(TensorCastError)
-        for broken in said.exceptions if said else ():
+        for broken in _leaves(said):
             _logger.error("%s", broken)
         if unforeseen is not None:
             raise unforeseen from None
         return 1
     return 0
+
+
+def _leaves(group: BaseExceptionGroup | None) -> list[BaseException]:
+    """The errors in a group of groups."""
+    found: list[BaseException] = []
+    for error in group.exceptions if group else ():
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> Settings:
@@ -138,11 +148,24 @@ async def watch(client: AsyncClient, settings: Settings) -> None:
     async with asyncio.TaskGroup() as tasks:
         watcher = None
         if sources is not None:
-            watcher = Watcher(sources, Teller(client.api, engine))
+            teller = Teller(client.api, engine)
+            watcher = Watcher(sources, teller)
             tasks.create_task(watcher.run())
+            tasks.create_task(_stay_alone(client, teller))
         else:
             _logger.warning("%s publishes no KV events: only its load is watched", engine)
         tasks.create_task(Meter(client, engine, settings, watcher).run())
+
+
+async def _stay_alone(client: AsyncClient, teller: Teller) -> None:
+    """Looks now and then whether another agent watches the engine. Raises Rejected when one does:
+    the last one counts, and the load that this one goes on to tell would hide that it is gone."""
+    while True:
+        await asyncio.sleep(ALONE_S)
+        try:
+            teller.check_alone(await client.api.engine_views(all=True))
+        except (Unavailable, Timeout) as error:
+            _logger.info("whether another agent watches is not known: %s", error)
 
 
 async def _wait_for_engine(url: str) -> None:
@@ -163,20 +186,16 @@ async def _wait_for_engine(url: str) -> None:
 
 
 async def _name_engine(client: AsyncClient, settings: Settings) -> EngineId:
-    """The engine's name; one that did not register itself is registered."""
-    name = settings.engine or await _find_name(client, settings.url)
-    if name is not None and await _find(client, name) is not None:
-        return parse_engine(name)
-    name = name or name_by_address(settings.url)
+    """The engine's name; one that did not register itself is registered, by each of its agents."""
+    life = life_by_address(settings.url)
+    found = await _find(client, settings.engine or settings.url)
+    if found is not None and found.life != life:
+        return found.engine
+    name = settings.engine or (found.engine if found else name_by_address(settings.url))
     model = await asyncio.to_thread(_read_model, settings.url)
-    identity = Identity(name, life_by_address(settings.url), settings.url)
+    identity = Identity(name, life, settings.url)
     share_presence(client.context, identity, kind=KIND, model=model, node=settings.node)
     return parse_engine(name)
-
-
-async def _find_name(client: AsyncClient, url: str) -> str | None:
-    found = await _find(client, url)
-    return found.engine if found is not None else None
 
 
 async def _find(client: AsyncClient, engine: str) -> EngineInfo | None:

@@ -18,7 +18,12 @@ import msgspec
 
 from tensorcast.client.identity import new_event_id
 from tensorcast.engines.vllm.kv_tracking import Anew, Change, Gone, Held
-from tensorcast.schema.api_engine_blocks import REPORT_EVENTS_MAX, Reported, ReportedEvent
+from tensorcast.schema.api_engine_blocks import (
+    REPORT_EVENTS_MAX,
+    EngineView,
+    Reported,
+    ReportedEvent,
+)
 from tensorcast.schema.engine_blocks import (
     ENGINE_BLOCK_EVENT_TYPES,
     ENGINE_EVENT_BLOCKS_MAX,
@@ -27,8 +32,8 @@ from tensorcast.schema.engine_blocks import (
     EngineBlocksEvicted,
     EngineBlocksStored,
 )
-from tensorcast.schema.errors import TensorCastError
-from tensorcast.schema.ids import EngineId
+from tensorcast.schema.errors import Rejected, TensorCastError
+from tensorcast.schema.ids import EngineId, Seq
 
 RETRY_S: Final = 0.5
 RETRY_S_MAX: Final = 5.0
@@ -55,6 +60,7 @@ class Teller:
         self._cluster = cluster
         self._engine = engine
         self._created: str | None = None
+        self._begun = Seq(0)
 
     async def tell(self, changes: Sequence[Change], batch: int, held_blocks: int) -> None:
         """Returns once all is in the KV log, however long that takes. `batch` is how far the
@@ -86,7 +92,20 @@ class Teller:
             pause_s = min(2 * pause_s, RETRY_S_MAX)
         before, self._created = self._created, told.created
         if before is not None and before != told.created:
+            self._begun = Seq(0)
             raise KvLogChanged
+        self._begun = self._begun or told.seq
+
+    def check_alone(self, views: Sequence[EngineView]) -> None:
+        """Raises Rejected when another watcher has begun to tell of the engine: nothing that this
+        one says counts any more, so nobody may go on as if it did."""
+        for view in views:
+            is_own = view.engine != self._engine or view.life == self.life
+            if not is_own and self._begun and view.seq > self._begun:
+                raise Rejected(
+                    f"Another watcher tells of {self._engine} now.",
+                    hint="One agent for each engine is enough.",
+                )
 
 
 def pack_changes(

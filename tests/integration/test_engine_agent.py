@@ -234,6 +234,22 @@ async def _until_surely(client, prompt, expected):
                 await asyncio.sleep(0.2)
 
 
+@pytest.mark.slow
+async def test_of_two_agents_the_later_one_counts_and_the_other_ends(
+    plane, nats_server, engine, start_agent
+):
+    context = Context(cluster=CLUSTER, nats_url=nats_server.url)
+    async with tc.connect_async(context) as client:
+        first = start_agent()
+        await engine.publisher.publish(stored(1, 1))
+        await until(client, tokens(1, 1), [("e1", 4, "exact")])
+        start_agent()
+        assert await asyncio.to_thread(first.process.wait, PATIENCE_S) == 1
+        assert "Another watcher tells of e1 now" in first.log_text()
+        await engine.publisher.publish(stored(2, 1, parent=1))
+        await until(client, tokens(1, 2), [("e1", 8, "exact")])
+
+
 async def test_what_cannot_be_known_is_said(plane, nats_server, engine, start_agent):
     for number in range(60):  # the engine keeps fifty
         await engine.publisher.publish(stored(number, 1), lost=True)

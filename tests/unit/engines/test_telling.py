@@ -1,16 +1,17 @@
 import pytest
 
+from samples import BEGIN
 from tensorcast.engines.vllm import telling
 from tensorcast.engines.vllm.kv_tracking import Anew, Gone, Held
 from tensorcast.engines.vllm.telling import KvLogChanged, Teller, pack_changes
-from tensorcast.schema.api_engine_blocks import REPORT_EVENTS_MAX, Reported
+from tensorcast.schema.api_engine_blocks import REPORT_EVENTS_MAX, EngineView, Reported
 from tensorcast.schema.engine_blocks import (
     ENGINE_EVENT_BLOCKS_MAX,
     EngineBlocksCleared,
     EngineBlocksEvicted,
     EngineBlocksStored,
 )
-from tensorcast.schema.errors import InvalidArgument, Unavailable
+from tensorcast.schema.errors import InvalidArgument, Rejected, Unavailable
 from tensorcast.schema.ids import EngineId, Seq
 
 E1 = EngineId("e1")
@@ -88,6 +89,30 @@ async def test_reports_are_bounded_and_nothing_is_no_report():
     assert [len(report) for report in cluster.reports] == [REPORT_EVENTS_MAX, 36]
     await Teller(cluster, E1).tell([], 1, 1)
     assert len(cluster.reports) == 2
+
+
+def view(life, seq, engine=E1):
+    return EngineView(
+        engine=engine,
+        state="exact",
+        reason="",
+        blocks=1,
+        block_tokens=(4,),
+        batch=1,
+        at=BEGIN,
+        heard_at=None,
+        seq=Seq(seq),
+        life=life,
+    )
+
+
+async def test_a_teller_that_was_replaced_is_told():
+    teller = Teller(Cluster(), E1)
+    teller.check_alone([view("other", 99)])  # it has not begun yet
+    await teller.tell([held(1)], 1, 1)  # at position 1
+    teller.check_alone([view("other", 1), view(teller.life, 9), view("x", 9, EngineId("e2"))])
+    with pytest.raises(Rejected, match="Another watcher"):
+        teller.check_alone([view("other", 2)])
 
 
 def test_each_teller_has_a_life_of_its_own():
