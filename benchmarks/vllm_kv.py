@@ -203,6 +203,12 @@ class Relay:
     def close(self) -> None:
         self._listening.close()
 
+    def _connect(self) -> socket.socket | None:
+        try:
+            return socket.create_connection(("127.0.0.1", self._port))
+        except OSError:
+            return None
+
     def _serve(self) -> None:
         while True:
             try:
@@ -212,12 +218,8 @@ class Relay:
             threading.Thread(target=self._carry, args=(accepted,), daemon=True).start()
 
     def _carry(self, accepted: socket.socket) -> None:
-        where = ("127.0.0.1", self._port)
-        try:
-            inside = netlab._inside(
-                self._namespace, lambda: socket.create_connection(where, timeout=None)
-            )
-        except OSError:
+        inside = netlab._inside(self._namespace, self._connect)
+        if inside is None:  # the engine is not up yet
             accepted.close()
             return
         for one, other in ((accepted, inside), (inside, accepted)):
