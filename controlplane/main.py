@@ -24,6 +24,7 @@ from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_postgres import PostgresBlocks, PostgresHistory
 from tensorcast.controlplane.services.block_persister import run_block_persister
 from tensorcast.controlplane.services.continuity import check_start
+from tensorcast.controlplane.services.departures import run_departures
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.progress import Progress
@@ -170,6 +171,7 @@ def _services(
     if "persister" in chosen:
         yield run_persister(log, settings.postgres_url, desk.progress)
         yield _persist_blocks(settings, desk.block_progress)
+        yield run_departures(desk)
     if "scheduler" in chosen:
         policies = make_policies(settings.topology)
         yield run_scheduler(log, writer, desk.cursors, follower=follower, policies=policies)

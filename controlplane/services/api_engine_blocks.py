@@ -135,6 +135,12 @@ def _heard_at(view: ClusterView, engine: str) -> datetime | None:
     return heard.last_at if heard is not None else None
 
 
+def last_heard(view: ClusterView, engine: str, told: Told) -> datetime:
+    """When anybody who watches an engine was heard of last."""
+    heard_at = _heard_at(view, engine)
+    return told.at if heard_at is None else max(told.at, heard_at)
+
+
 def leading_runs(prefixes: Sequence[bytes], held: Sequence[Holder]) -> Mapping[str, dict[str, int]]:
     """For each engine that has the first block, how many of the blocks that it has without a gap
     from there on lie in each medium (`""`: in any of them). Pure."""
