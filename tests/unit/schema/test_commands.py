@@ -24,7 +24,8 @@ def test_a_command_survives_the_wire_and_names_its_aggregate(command):
     again = msgspec.json.decode(msgspec.json.encode(command), type=Command)
     assert again == command
     kind, aggregate_id = aggregate_of(command)
-    assert type(command) in get_args(getattr(commands, f"{kind.title()}Command"))
+    union = getattr(commands, f"{kind.title()}Command")
+    assert type(command) in (get_args(union) or (union,))
     assert aggregate_id == getattr(command, kind)
 
 
