@@ -16,12 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 import engine
+import tensorcast as tc
 from cluster import Cluster, running_cluster
 from models import tiny_model
+from tensorcast.client.context import Context, resolve_context
+from tensorcast.engines.vllm.updates import update_engines
 
-pytestmark = [pytest.mark.engines, pytest.mark.slow]
+pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BLOCK = 128
 TOKENS = 12
@@ -269,3 +273,41 @@ def test_three_processes_and_two_ranks(engines: Engines, start_engine):
         assert (found.tokens, found.cached_tokens) == (wanted.tokens, 7 * BLOCK)
     finally:
         two.stop()
+
+
+def test_after_a_weight_update_the_blocks_of_before_are_never_read(engines: Engines, start_engine):
+    env = {k: v for k, v in engines.cluster.env.items() if k.startswith("TENSORCAST_")}
+    updated = start_engine(
+        tiny_model(),
+        *flags(node="n1"),
+        *("--weight-transfer-config", '{"backend":"tensorcast"}'),
+        env=env,
+    )
+    try:
+        update_and_compare(engines, updated)
+    finally:
+        updated.stop()
+
+
+def context_of(cluster: Cluster) -> Context:
+    """How this process reaches the cluster, whose settings are in its environment only."""
+    return resolve_context(None, None, cluster.env)
+
+
+def update_and_compare(engines: Engines, updated: engine.Engine) -> None:
+    ids, other = prompt(1000, 120), prompt(1000, 121)
+    wanted = engines.expect(ids)
+    assert updated.generate(ids, TOKENS).tokens == wanted
+    assert reload(updated, ids).cached_tokens == 7 * BLOCK
+    with tc.connect(context_of(engines.cluster), node="n1") as client:
+        for seed in (1, 0):
+            state = load_file(tiny_model(seed) / "model.safetensors")
+            update_engines(client, [updated.url], client.publish("kv-test", state))
+            before = updated.metrics().total("vllm:tensorcast_kv_loaded_blocks_total")
+            found = updated.generate(ids, TOKENS)
+            after = updated.metrics().total("vllm:tensorcast_kv_loaded_blocks_total")
+            assert (found.tokens == wanted) == (seed == 0)
+            assert (found.cached_tokens, after) == (0, before)
+            assert reload(updated, ids).tokens == found.tokens
+            assert reload(updated, ids).cached_tokens == 7 * BLOCK
+            updated.generate(other, TOKENS)

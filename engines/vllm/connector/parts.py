@@ -69,11 +69,12 @@ class SchedulerPart:
         self._link = make_link(settings)
         self._workers: Sequence[WorkerFacts] = ()
         self._naming: Future[str | None] | None = None
+        self._said: str | None = None
         transfer = config.kv_transfer_config
         assert transfer is not None
         self.side = SchedulerSide(
             Lookups(self._link.find_states, State.ABSENT),
-            Versions(self._name_space),
+            Versions(self._name_space, is_open=False),
             config.cache_config.block_size,
             loads=transfer.kv_role != "kv_producer",
             saves=transfer.kv_role != "kv_consumer",
@@ -83,31 +84,35 @@ class SchedulerPart:
     def meet(self, workers: Sequence[WorkerFacts]) -> None:
         """What the workers say of themselves: from now on it is known where blocks belong, or will
         be as soon as the files of weights are read that nobody has a name for."""
+        if len({one.parts for one in workers}) > 1:
+            LOGGER.warning(
+                "TensorCast: the pipeline's stages have blocks of very different sizes, so no KV "
+                "block is shared."
+            )
+            return
         self._workers = workers
         self.side.know_workers([one.rank for one in workers], workers[0].parts)
-        versions = self.side.versions
+        versions, model = self.side.versions, self._config.model_config
+        versions.is_open = True
         versions.hear({one.rank: one.weights for one in workers})
-        model = self._config.model_config
-        if versions.are_told:
-            self.say_space()
-        elif self._settings.weights:
+        if not versions.are_told and self._settings.weights:
             versions.rename(f"named:{self._settings.weights}")
-            self.say_space()
-        elif self._config.load_config.load_format != "dummy":
-            self._naming = begin_naming(model.model, model.revision)
-        else:
+        elif not versions.are_told and self._config.load_config.load_format == "dummy":
             self._say_unknown()
+        elif not versions.are_told:
+            self._naming = begin_naming(model.model, model.revision)
+        self.say_space()
 
     def catch_up(self) -> None:
-        """Takes the name of the weights, when it has been found out."""
+        """Takes the name of the weights, when it has been found out, and says where blocks belong
+        when that has changed."""
+        self.say_space()
         if self._naming is None or not self._naming.done():
             return
         name, self._naming = self._naming.result(), None
         self.side.versions.rename(name)
         if name is None:
             self._say_unknown()
-        else:
-            self.say_space()
 
     def forget_cache(self) -> None:
         """The engine's own cache was emptied, perhaps because its weights are changed by somebody
@@ -125,8 +130,11 @@ class SchedulerPart:
         )
 
     def say_space(self) -> None:
-        """For the log."""
-        LOGGER.info("TensorCast: KV blocks are shared in space %s.", self.side.versions.space())
+        """For the log, when it is another one than before."""
+        space = self.side.versions.space()
+        if space is not None and space != self._said:
+            LOGGER.info("TensorCast: KV blocks are shared in space %s.", space)
+            self._said = space
 
     def _say_unknown(self) -> None:
         LOGGER.warning(

@@ -9,10 +9,14 @@ from tensorcast.engines.vllm.connector.tracks import agree
 
 class Versions:
     """`name` makes the space out of the name of the weights. `known`: what the weights are called
-    where the workers do not say it (None: not yet, or never)."""
+    where the workers do not say it (None: not yet, or never). Nothing is shared while it is not
+    `is_open`: not all other facts are known."""
 
-    def __init__(self, name: Callable[[str], str], known: str | None = None) -> None:
+    def __init__(
+        self, name: Callable[[str], str], known: str | None = None, *, is_open: bool = True
+    ) -> None:
         self._name = name
+        self.is_open = is_open
         self.known = known
         self._by_rank: dict[int, str | None] = {}
         self._spaces: tuple[str, str] | None = None
@@ -36,7 +40,7 @@ class Versions:
     def space(self) -> str | None:
         """Where blocks belong now; None as long as the weights are not known."""
         weights = self.weights if self.are_told else self.known
-        if weights is None:
+        if weights is None or not self.is_open:
             return None
         if weights == self._alone[0]:
             weights += self._alone[1]

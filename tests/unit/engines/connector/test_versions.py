@@ -16,6 +16,14 @@ def test_nothing_is_shared_before_the_weights_are_known():
     assert versions.space() == "space-files:1"
 
 
+def test_nothing_is_shared_before_all_other_facts_are_known():
+    versions = Versions(name, is_open=False)
+    versions.hear({0: "a"})
+    assert versions.space() is None
+    versions.is_open = True
+    assert versions.space() == "space-a"
+
+
 def test_what_workers_say_counts_more():
     versions = Versions(name, "files:1")
     versions.hear({0: "a"})
