@@ -32,6 +32,7 @@ from tensorcast.schema.ids import is_artifact_id
 
 if TYPE_CHECKING:
     from tensorcast.client import Client
+    from tensorcast.schema.api import EngineInfo
 
 T = TypeVar("T")
 Json = object
@@ -40,6 +41,7 @@ UPDATE_S = 600.0
 ENGINES_AT_ONCE = 32
 ERROR_CHARS_MAX = 500
 SEPARATOR = "@"
+READY, UP = "ready", "up"
 
 
 class Pause(StrEnum):
@@ -216,12 +218,20 @@ def update_engines(
         )
     version, artifact = resolve_version(client, what)
     with ThreadPoolExecutor(min(len(servers), ENGINES_AT_ONCE)) as threads:
-        spread_weights(client, servers, artifact, timeout_s)
+        known = find_engines(client)
+        spread_weights(
+            client, [known[s.url] for s in servers if s.url in known], artifact, timeout_s
+        )
         opened: list[EngineServer] = []
         with _mended_unless_done(opened):
-            _all(threads, servers, lambda one: begin(client, one, opened))
+            _all(threads, servers, lambda one: begin(one, known.get(one.url), opened))
             _all(threads, servers, lambda one: bring(one, version, artifact, check, opened))
         return tuple(_all(threads, servers, lambda one: switch(one, version, pause)))
+
+
+def find_engines(client: Client) -> dict[str, EngineInfo]:
+    """The engines that run, by their addresses."""
+    return {one.url.rstrip("/"): one for one in client.engines() if one.url}
 
 
 def parse_pause(mode: Pause | str) -> Pause:
@@ -249,30 +259,32 @@ def resolve_version(client: Client, what: str) -> tuple[str, str]:
 
 
 def spread_weights(
-    client: Client, servers: Sequence[EngineServer], artifact: str, timeout_s: float
+    client: Client, engines: Sequence[EngineInfo], artifact: str, timeout_s: float
 ) -> None:
-    """Brings the weights to the nodes of the engines that are known, all at once."""
-    urls = {server.url for server in servers}
-    nodes = {one.node for one in client.engines() if one.node and one.url.rstrip("/") in urls}
-    up = {node.node for node in client.api.nodes() if node.state == "up"}
-    if nodes & up:
-        client.replicate(artifact, to=sorted(nodes & up)).wait(timeout_s)
+    """Brings the weights to the nodes of the engines that lack them, all at once."""
+    wanted = {engine.node for engine in engines if engine.node}
+    replicas = client.api.artifact(artifact).replicas
+    lacking = wanted - {one.node for one in replicas if one.state == READY and one.tier == "dram"}
+    if lacking:
+        up = {node.node for node in client.api.nodes() if node.state == UP}
+        if lacking & up:
+            client.replicate(artifact, to=sorted(lacking & up)).wait(timeout_s)
 
 
-def begin(client: Client, server: EngineServer, opened: list[EngineServer]) -> None:
+def begin(server: EngineServer, engine: EngineInfo | None, opened: list[EngineServer]) -> None:
     """Connects an engine and begins an update, which is noted in `opened`; one that somebody left
     is ended first."""
     server.init()
-    server.mend(find_session(client, server.url))
+    server.mend(read_session(engine))
     server.start()
     opened.append(server)
 
 
-def find_session(client: Client, url: str) -> Session:
+def read_session(engine: EngineInfo | None) -> Session:
     """How the last update of an engine stands, as far as it is known."""
     try:
-        return Session(int(client.engine(url).load.get(SESSION, 0)))
-    except (NotFound, ValueError):
+        return Session(int(engine.load.get(SESSION, 0))) if engine else Session.OVER
+    except ValueError:
         return Session.OVER
 
 

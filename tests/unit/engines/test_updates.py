@@ -90,10 +90,15 @@ class Api:
 
     def artifact(self, what):
         if what in self.keys:
-            return SimpleNamespace(id=self.keys[what][0])
+            return Api.describe(self.keys[what][0])
         if ART.startswith(what):
-            return SimpleNamespace(id=ART)
+            return Api.describe(ART)
         raise NotFound(f"There is no {what}.")
+
+    @staticmethod
+    def describe(artifact):
+        replica = SimpleNamespace(node="n1", state="ready", tier="dram")
+        return SimpleNamespace(id=artifact, replicas=(replica,))
 
     def key(self, what):
         if what not in self.keys:
@@ -105,17 +110,13 @@ class Api:
         return ()
 
 
-class Known(SimpleNamespace):
-    """A client that knows how the updates of engines stand."""
-
-    def engine(self, url):
-        if url not in self.sessions:
-            raise NotFound("no engine")
-        return SimpleNamespace(load={"update_session": self.sessions[url]})
-
-
 def make_client(**sessions):
-    return Known(api=Api(), engines=lambda: (), sessions=sessions)
+    """A client that knows how the updates of engines stand."""
+    engines = tuple(
+        SimpleNamespace(url=url, node="n1", load={"update_session": session})
+        for url, session in sessions.items()
+    )
+    return SimpleNamespace(api=Api(), engines=lambda: engines)
 
 
 CLIENT = make_client()
@@ -224,6 +225,26 @@ def test_a_server_without_these_routes_is_told_so():
     error = refusal("http://h/pause", 404, b'{"detail": "Not Found"}')
     assert isinstance(error, NotFound)
     assert "VLLM_SERVER_DEV_MODE" in str(error)
+
+
+def test_weights_go_to_the_nodes_that_lack_them_at_once(fakes):
+    asked = []
+
+    def replicate(artifact, to):
+        asked.append((artifact, to))
+        return SimpleNamespace(wait=lambda timeout: None)
+
+    client = make_client(**{fake.url: 0.0 for fake in fakes})
+    away = SimpleNamespace(url="http://other", node="n4", load={})
+    nodes = [SimpleNamespace(node=name, state="up") for name in ("n1", "n2", "n3")]
+    client.api.nodes, client.replicate = lambda: nodes, replicate
+    engines = client.engines()
+    update_engines(client, [fakes[0].url], "policy@7")
+    assert asked == []
+    engines[0].node, engines[1].node = "n3", "n2"
+    client.engines = lambda: (*engines, away)
+    update_engines(client, [fake.url for fake in fakes], "policy@7")
+    assert asked == [(ART, ["n2", "n3"])]
 
 
 @pytest.mark.parametrize(
