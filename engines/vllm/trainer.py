@@ -78,6 +78,7 @@ class TensorCastTrainerEngine(TrainerWeightTransferEngine[TensorCastTrainerInitI
     def send_weights(self) -> None:
         """One whole update. Raises as `publish`, and what the engine refuses with."""
         weights = {}
+        assert self.source is not None
         for name, tensor in self.source:
             if self._connected is not None:
                 weights[name] = tensor.detach()

@@ -20,10 +20,10 @@ is over on some ranks and open on the others (`Session`); who drives it must men
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import torch
 from vllm.distributed import parallel_state
@@ -37,6 +37,7 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
     layerwise,
 )
+from vllm.model_executor.model_loader.reload.types import LayerReloadingInfo
 
 from tensorcast.client import Client, TensorCastError, connect
 from tensorcast.client.tensors import name_dtypes
@@ -60,7 +61,15 @@ RECORD_S = 10.0
 TEXT_BYTES = 512
 TORN = 70
 """The exit status of a process that ends so as not to serve weights of two versions."""
+_finalize = cast("Callable[..., None]", finalize_layerwise_reload)  # vLLM gives it no types
+_reset = cast("Callable[..., None]", LayerReloadingInfo.reset)
 GROUPS = ("get_tp_group", "get_pp_group", "get_pcp_group")
+
+
+class _Loads(Protocol):
+    """Every model of vLLM."""
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str] | None: ...
 
 
 @dataclass
@@ -187,8 +196,8 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         """Loads weights into the model, layer by layer, where their parameters lie now."""
         drop_partial(self.model)
         initialize_layerwise_reload(self.model)
-        loaded = self.model.load_weights(weights.tensors())
-        finalize_layerwise_reload(self.model, self.model_config)
+        loaded = cast("_Loads", self.model).load_weights(weights.tensors())
+        _finalize(self.model, self.model_config)
         if self.model_config.quantization is None and loaded is not None:
             self._disk.check_complete(self.model, loaded)
 
@@ -324,7 +333,7 @@ def drop_partial(model: torch.nn.Module) -> None:
     for layer in _unfinished(model):
         info = layerwise.get_layerwise_info(layer)
         layerwise._place_kernel_tensors(layer, info)
-        info.reset()
+        _reset(info)
 
 
 def _unfinished(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
