@@ -315,8 +315,9 @@ async def kills(folder: Path, rounds: int) -> None:
             tiny = models.tiny_model()
             one, other = stack.enter_context(lab_engines(made, tiny, folder, stack))
             alone = stack.enter_context(engine.start(tiny, folder / "alone"))
-            for harm in (kill_own, kill_other, cut_link):
-                tell_harm(harm, made, (one, other, alone), chosen, max(1, rounds * KILLS // 7 // 3))
+            times = max(1, rounds * KILLS // 7 // 3)
+            for harm in (cut_link, kill_own, kill_other):
+                tell_harm(harm, made, (one, other, alone), chosen, times)
 
 
 def tell_harm(
