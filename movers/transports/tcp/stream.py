@@ -103,6 +103,8 @@ class Stream:
             self._break_asked(str(error) or type(error).__name__)
         finally:
             self._socket.close()
+            if self._asked:  # after an error of our own: nobody may wait for ever
+                self._break_asked("its connection ended by an error")
             # No view of the target may outlive the stream: its segment could not be closed.
             self._asked.clear()
 
@@ -169,8 +171,10 @@ class Stream:
             self._pages.ahead(asked.targets(asked.pull.target_range.size))
 
     def _ask_for(self, pulls: Sequence[Asked]) -> None:
-        """Asks for the next range of each."""
-        ranges = [asked.ask(self._ahead_bytes // 2) for asked in pulls]
+        """Asks for the next range of the last one, and for all of those before it: answers come in
+        order, so only the last one may have more to ask for."""
+        ranges = [asked.ask(asked.pull.source_range.size) for asked in pulls[:-1]]
+        ranges.append(pulls[-1].ask(self._ahead_bytes // 2))
         self._owed_bytes += sum(wanted.size for wanted in ranges)
         self._request(pulls[0], ranges)
 
@@ -300,3 +304,4 @@ class Stream:
         for asked in self._asked:
             self._begin(asked)
         self._deliver([asked.lose(reason) for asked in self._asked])
+        self._asked.clear()
