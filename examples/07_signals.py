@@ -5,6 +5,8 @@ tcctl up && python examples/07_signals.py
 
 from __future__ import annotations
 
+import sys
+
 import tensorcast as tc
 
 READER = "example-rollout"
@@ -39,4 +41,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tc.TensorCastError as error:
+        sys.exit(f"Error: {error}")

@@ -18,7 +18,9 @@ from s3 import s3_server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+WITH_ENGINES = ("vllm_kv.py",)
+"""Those that start engines, which `scripts/test engines` has."""
+EXAMPLES = sorted({path.name for path in (ROOT / "examples").glob("*.py")} - set(WITH_ENGINES))
 ALONE = ("06_load_checkpoint.py",)
 """Those that need no cluster."""
 
