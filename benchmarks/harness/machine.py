@@ -13,7 +13,7 @@ def describe() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": read_field("/proc/cpuinfo", "model name") or platform.machine(),
         "memory": f"{memory_bytes('MemTotal') / 2**30:.0f} GiB",
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "congestion control": read_text("/proc/sys/net/ipv4/tcp_congestion_control"),
         "huge pages": chosen(read_text("/sys/kernel/mm/transparent_hugepage/enabled")),
