@@ -269,8 +269,8 @@ def test_three_processes_and_two_ranks(engines: Engines, start_engine):
         ids = prompt(1000, 110)
         wanted = two.generate(ids, TOKENS)
         assert wanted.cached_tokens == 0
-        # Blocks of a new size may need new memory, which can take a machine longer than the engine's
-        # patience: then the first of them are not kept.
+        # Blocks of a new size may need new memory, which can take a machine longer than an engine
+        # waits: then the first of them are not kept.
         found = wait_for_hit(lambda: reload(two, ids), 7 * BLOCK)
         assert (found.tokens, found.cached_tokens) == (wanted.tokens, 7 * BLOCK)
     finally:
