@@ -69,6 +69,8 @@ from tensorcast.schema.signals import Topic
 State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic
 K = TypeVar("K")
 V = TypeVar("V")
+Members = Map[V, None]
+"""A set that grows without bound: a copy with one member more or less shares all the rest."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,11 +92,11 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     engines: Map[EngineId, Engine] = Map()
     signals: Map[Topic, SignalTopic] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
-    replicas_by_node: Map[NodeId, frozenset[ReplicaId]] = Map()
+    replicas_by_node: Map[NodeId, Members[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
     leases_by_artifact: Map[ArtifactId, frozenset[LeaseId]] = Map()
     operations_by_artifact: Map[ArtifactId, frozenset[OperationId]] = Map()
-    open_operations: frozenset[OperationId] = frozenset()
+    open_operations: Members[OperationId] = Map()
     engines_up: frozenset[EngineId] = frozenset()
     skipped: int = 0
 
@@ -182,17 +184,15 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
             return {
                 "replicas": view.replicas.set(state.id, state),
                 "replicas_by_artifact": _with(view.replicas_by_artifact, state.artifact, state.id),
-                "replicas_by_node": _with(view.replicas_by_node, state.node, state.id),
+                "replicas_by_node": _joined(view.replicas_by_node, state.node, state.id),
             }
         case Operation():
-            still = state.status in OPEN
-            alone = frozenset({state.id})
             opened = view.open_operations
             by_artifact = view.operations_by_artifact
             return {
                 "operations": view.operations.set(state.id, state),
                 "operations_by_artifact": _with(by_artifact, state.work.artifact, state.id),
-                "open_operations": opened | alone if still else opened - alone,
+                "open_operations": _member(opened, state.id, is_in=state.status in OPEN),
             }
         case Node():
             return {"nodes": view.nodes.set(state.id, state)}
@@ -225,6 +225,18 @@ def _key_changes(view: ClusterView, state: KeyState) -> dict[str, object]:
 def _with(index: Map[K, frozenset[V]], at: K, member: V) -> Map[K, frozenset[V]]:
     members = index.get(at, frozenset())
     return index if member in members else index.set(at, members | {member})
+
+
+def _joined(index: Map[K, Members[V]], at: K, member: V) -> Map[K, Members[V]]:
+    before: Members[V] = index.get(at, Map())
+    members = _member(before, member, is_in=True)
+    return index if members is before else index.set(at, members)
+
+
+def _member(members: Members[V], member: V, *, is_in: bool) -> Members[V]:
+    if is_in == (member in members):
+        return members
+    return members.set(member, None) if is_in else members.delete(member)
 
 
 def _without(index: Map[K, frozenset[V]], at: K, member: V) -> Map[K, frozenset[V]]:

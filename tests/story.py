@@ -297,6 +297,8 @@ def to_json(view: ClusterView) -> object:
 
     def plain(value: object) -> object:
         if isinstance(value, Map):
+            if all(member is None for member in value.values()) and value:
+                return sorted(value)  # a set
             return {key: value[key] for key in sorted(value)}
         raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 

@@ -55,6 +55,8 @@ def as_moment(moment: datetime) -> datetime:
 
 def as_json(encoded: bytes) -> str:
     """JSON that `jsonb` takes. `encoded` was written by msgspec."""
+    if b"\\u0000" not in encoded:
+        return encoded.decode()
     return _NUL_IN_JSON.sub(rb"\1\\ufffd", encoded).decode()
 
 

@@ -72,7 +72,7 @@ def _sealed(view: ClusterView, artifact: ArtifactId, what: str) -> Artifact:
 
 def replicas_of(view: ClusterView, node: NodeId) -> Iterator[Replica]:
     """The replicas that the log believes to be on the node, in a stable order."""
-    for id_ in sorted(view.replicas_by_node.get(node, frozenset())):
+    for id_ in sorted(view.replicas_by_node.get(node, ())):
         replica = view.replicas[id_]
         if replica.status in PRESENT:
             yield replica
@@ -155,7 +155,8 @@ def operation_making(
     """The oldest open operation that is making this replica; None if there is none."""
     found = [
         view.operations[id_]
-        for id_ in view.operations_by_artifact.get(artifact, frozenset()) & view.open_operations
+        for id_ in view.operations_by_artifact.get(artifact, frozenset())
+        if id_ in view.open_operations
     ]
     making = [o for o in found if o.node == node and target_tier(o.work) is tier]
     return min(making, key=lambda o: (o.issued_at, o.id)).id if making else None

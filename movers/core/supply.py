@@ -174,9 +174,10 @@ def plan_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> tuple[
     all that have it serve."""
     getting = {
         operation.node: operation
-        for id_ in view.operations_by_artifact.get(artifact, frozenset()) & view.open_operations
+        for id_ in view.operations_by_artifact.get(artifact, frozenset())
         for operation in (view.operations[id_],)
-        if operation.node != node
+        if id_ in view.open_operations
+        and operation.node != node
         and isinstance(operation.work, Materialize)
         and operation.work.tier is Tier.DRAM
         and _is_up(view, operation.node)

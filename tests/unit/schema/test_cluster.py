@@ -155,7 +155,8 @@ def test_the_indexes_say_what_the_states_say(history):
     replicas, keys, leases = view.replicas.values(), view.keys.values(), view.leases.values()
     operations = view.operations.values()
     assert dict(view.replicas_by_artifact) == grouped((r.artifact, r.id) for r in replicas)
-    assert dict(view.replicas_by_node) == grouped((r.node, r.id) for r in replicas)
+    by_node = {node: frozenset(members) for node, members in view.replicas_by_node.items()}
+    assert by_node == grouped((r.node, r.id) for r in replicas)
     assert dict(view.keys_by_artifact) == grouped(
         (k.artifact, k.key) for k in keys if k.status is KeyStatus.SET
     )
@@ -163,7 +164,7 @@ def test_the_indexes_say_what_the_states_say(history):
         (x.artifact, x.id) for x in leases if x.status is LeaseStatus.HELD
     )
     assert dict(view.operations_by_artifact) == grouped((o.work.artifact, o.id) for o in operations)
-    assert view.open_operations == {o.id for o in operations if o.status in OPEN}
+    assert set(view.open_operations) == {o.id for o in operations if o.status in OPEN}
     engines = view.engines.values()
     assert view.engines_up == {e.id for e in engines if e.status is EngineStatus.UP}
 
