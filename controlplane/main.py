@@ -37,7 +37,13 @@ from tensorcast.log.blocks import JetStreamBlocks
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.writer import Writer
-from tensorcast.schema.errors import Corrupt, InvalidArgument, TensorCastError, Unavailable
+from tensorcast.schema.errors import (
+    Corrupt,
+    InvalidArgument,
+    TensorCastError,
+    Unavailable,
+    find_leaves,
+)
 
 START_S_MAX = 60.0
 CONNECT_S_MAX = 3.0
@@ -67,20 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(run(settings))
     except BaseExceptionGroup as group:
         said, unforeseen = group.split(TensorCastError)
-        for broken in _leaves(said):
+        for broken in find_leaves(said):
             _logger.error("%s", broken)
         if unforeseen is not None:
             raise unforeseen from None
         return 1
     return 0
-
-
-def _leaves(group: BaseExceptionGroup | None) -> list[BaseException]:
-    """The errors in a group of groups."""
-    found: list[BaseException] = []
-    for error in group.exceptions if group else ():
-        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
 
 
 async def run(settings: Settings) -> None:

@@ -25,7 +25,12 @@ from tensorcast.movers.journal import Journal
 from tensorcast.movers.mover import Mover
 from tensorcast.movers.notify import Notifier, adopt_descriptors
 from tensorcast.movers.settings import Settings, read_settings
-from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
+from tensorcast.schema.errors import (
+    InvalidArgument,
+    TensorCastError,
+    Unavailable,
+    find_leaves,
+)
 
 EXIT_BROKEN: Final = 1
 EXIT_USAGE: Final = 2
@@ -64,9 +69,9 @@ def main() -> int:
         if unknown is not None:
             raise
         if fenced is not None:
-            _logger.error("fenced: %s", leaves(fenced)[0])
+            _logger.error("fenced: %s", find_leaves(fenced)[0])
             return EXIT_FENCED
-        return _give_up(leaves(known) if known else [], notifier)
+        return _give_up(find_leaves(known), notifier)
     finally:
         notifier.close()
 
@@ -75,14 +80,6 @@ def _raise_descriptor_limit() -> None:
     """Each reader of the node costs a descriptor; the usual soft limit is meant for `select`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The exceptions of a group, without the groups."""
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
 
 
 def _give_up(errors: Sequence[BaseException], notifier: Notifier) -> int:

@@ -25,12 +25,12 @@ from tensorcast.schema.blocks import (
     PACKED_BYTES_MIN,
     pack_space,
 )
-from tensorcast.schema.codec import Wire, wire_decoder
+from tensorcast.schema.codec import Wire, encode_wire, wire_decoder
 from tensorcast.schema.engine_blocks import ENGINE_BLOCK_EVENT_TYPES, EngineBlockEvent
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.events import UnknownEvent
 from tensorcast.schema.ids import Epoch, EventId, NodeId, Seq, Tier
-from tensorcast.schema.upcast import VERSION_FIRST, current_version
+from tensorcast.schema.upcast import VERSION_FIRST
 
 EVENT_KEYS_MAX: Final = 16_384
 EVENT_KEYS_BYTES_MAX: Final = 1 << 20
@@ -176,19 +176,7 @@ _decoders = {name: msgspec.json.Decoder(cls) for name, cls in BLOCK_EVENT_TYPES.
 
 def encode_blocks(draft: BlockDraft) -> bytes:
     """The bytes of one event in the KV log: JSON, keys as base64."""
-    event_type = _NAMES[type(draft.event)]
-    return _encoder.encode(
-        Wire(
-            id=draft.id,
-            type=event_type,
-            v=current_version(event_type),
-            at=draft.at,
-            actor=draft.actor,
-            cause=draft.cause,
-            trace=draft.trace,
-            data=msgspec.Raw(_encoder.encode(draft.event)),
-        )
-    )
+    return encode_wire(draft, _NAMES[type(draft.event)], _encoder.encode(draft.event))
 
 
 def decode_blocks(payload: bytes, seq: Seq) -> BlockRecorded:

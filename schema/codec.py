@@ -6,7 +6,7 @@ An event type or a version of a newer release survives a round trip as `UnknownE
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +42,26 @@ _event_decoders = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.
 def encode(draft: Draft) -> bytes:
     """The bytes of one event in the log."""
     event_type = TYPE_NAMES[type(draft.event)]
+    return encode_wire(draft, event_type, _encoder.encode(draft.event))
+
+
+class Enveloped(Protocol):
+    """What the drafts of every log say beside their event."""
+
+    @property
+    def id(self) -> EventId: ...
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def actor(self) -> str: ...
+    @property
+    def cause(self) -> EventId | None: ...
+    @property
+    def trace(self) -> str | None: ...
+
+
+def encode_wire(draft: Enveloped, event_type: str, data: bytes) -> bytes:
+    """An envelope in the present version of its type, as JSON, around the JSON of the event."""
     return _encoder.encode(
         Wire(
             id=draft.id,
@@ -51,7 +71,7 @@ def encode(draft: Draft) -> bytes:
             actor=draft.actor,
             cause=draft.cause,
             trace=draft.trace,
-            data=msgspec.Raw(_encoder.encode(draft.event)),
+            data=msgspec.Raw(data),
         )
     )
 

@@ -171,3 +171,11 @@ def from_body(body: ErrorBody) -> TensorCastError:
         operation=body.operation,
         retryable=False if body.permanent else None,
     )
+
+
+def find_leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:
+    """The errors in a group of groups, without the groups."""
+    found: list[BaseException] = []
+    for error in group.exceptions if group else ():
+        found.extend(find_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found

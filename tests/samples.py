@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.events import TYPE_NAMES, Event
-from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Seq
+from tensorcast.schema.ids import ArtifactId, Epoch, EventId, NodeId, Seq
+from tensorcast.schema.socket import Stats
 from tensorcast.schema.tensors import CHUNK_DIGEST_BYTES, Manifest, TensorSpec
 from tensorcast.schema.upcast import current_version
 
@@ -59,3 +60,19 @@ def record(
 def record_all(events: Sequence[Event], first: int = 1) -> tuple[Recorded, ...]:
     """Events at consecutive positions."""
     return tuple(record(event, first + i) for i, event in enumerate(events))
+
+
+SOCKET_STATS = Stats(
+    node=N1,
+    epoch=Epoch(1),
+    capacity_bytes=1,
+    used_bytes=0,
+    segments=0,
+    segments_free=0,
+    replicas=0,
+    puts_open=0,
+    readers=0,
+    journal_pending=0,
+    log_seq=Seq(0),
+    descriptors=1,
+)

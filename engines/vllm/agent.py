@@ -40,6 +40,7 @@ from tensorcast.schema.errors import (
     TensorCastError,
     Timeout,
     Unavailable,
+    find_leaves,
 )
 from tensorcast.schema.ids import EngineId, parse_engine
 
@@ -84,20 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except BaseExceptionGroup as group:
         said, unforeseen = group.split(TensorCastError)
-        for broken in _leaves(said):
+        for broken in find_leaves(said):
             _logger.error("%s", broken)
         if unforeseen is not None:
             raise unforeseen from None
         return 1
     return 0
-
-
-def _leaves(group: BaseExceptionGroup | None) -> list[BaseException]:
-    """The errors in a group of groups."""
-    found: list[BaseException] = []
-    for error in group.exceptions if group else ():
-        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> Settings:

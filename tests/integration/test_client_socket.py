@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
+from samples import SOCKET_STATS as STATS
 from tensorcast.client.context import Context, NodeContext
 from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.errors import (
@@ -21,7 +22,7 @@ from tensorcast.schema.errors import (
     Timeout,
     Unavailable,
 )
-from tensorcast.schema.ids import Epoch, NodeId, Seq
+from tensorcast.schema.ids import Epoch, NodeId
 from tensorcast.schema.socket import (
     LENGTH,
     AskStats,
@@ -38,20 +39,6 @@ from tensorcast.schema.socket import (
 )
 
 WELCOME = Welcome(cluster="test", node=NodeId("n1"), epoch=Epoch(1))
-STATS = Stats(
-    node=NodeId("n1"),
-    epoch=Epoch(1),
-    capacity_bytes=1,
-    used_bytes=0,
-    segments=0,
-    segments_free=0,
-    replicas=0,
-    puts_open=0,
-    readers=0,
-    journal_pending=0,
-    log_seq=Seq(0),
-    descriptors=1,
-)
 
 
 @contextmanager

@@ -7,35 +7,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from embedded import home, outside
+from samples import MIB, SOCKET_STATS
 from tensorcast.deploy import cluster, losses
 from tensorcast.deploy.home import Layout, prepare_home
 from tensorcast.schema.errors import Corrupt, OutOfCapacity
-from tensorcast.schema.ids import Epoch, NodeId, Seq
-from tensorcast.schema.socket import Stats, Welcome, encode_frame
+from tensorcast.schema.ids import Epoch, NodeId
+from tensorcast.schema.socket import Welcome, encode_frame
 
 __all__ = ["home", "outside"]  # fixtures
 
-MIB = 1 << 20
 WELCOME = Welcome(cluster="test", node=NodeId("n1"), epoch=Epoch(1))
-STATS = Stats(
-    node=NodeId("n1"),
-    epoch=Epoch(1),
-    capacity_bytes=1,
-    used_bytes=0,
-    segments=0,
-    segments_free=0,
-    replicas=0,
-    puts_open=0,
-    readers=0,
-    journal_pending=0,
-    log_seq=Seq(0),
-    descriptors=1,
-    unsaved_bytes=180 * MIB,
-    disk_free_bytes=100 * MIB,
-)
+STATS = msgspec.structs.replace(SOCKET_STATS, unsaved_bytes=180 * MIB, disk_free_bytes=100 * MIB)
 
 
 @contextmanager
