@@ -28,7 +28,7 @@ from tensorcast.schema.chunks import ByteRange, choose_chunk_bytes, count_chunks
 from tensorcast.schema.errors import OutOfCapacity
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Index, Manifest, derive_artifact_id
-from tensorcast.storage.crew import spread
+from tensorcast.storage.crew import count_cores, spread
 from tensorcast.storage.hugepages import AlignedMapping, HugePages
 from tensorcast.storage.memory import HUGE_BYTES, address_of, populate
 
@@ -107,7 +107,7 @@ def write(
     """
     if not intake.size_bytes:
         return
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     # The other half of the cores is for the mover, which digests what is written.
     threads = _choose_threads(intake, cores // 2 if intake.is_in_memory else cores)
     # Up to the end of the last huge page, as far as the segment goes.
@@ -129,7 +129,7 @@ def digest(intake: Intake, *, stop: threading.Event, progress: Progress | None =
         for piece in intake.pieces
     )
     work = _Digesting(replace(intake, pieces=pieces, blocks=()), progress)
-    threads = _choose_threads(intake, len(os.sched_getaffinity(0)))
+    threads = _choose_threads(intake, count_cores())
     groups = spread(
         work.digest_group, _group(intake, _ranges(intake, is_chunks=True)), threads, stop
     )

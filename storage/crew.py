@@ -28,17 +28,18 @@ _END = _End()
 
 def choose_copies() -> int:
     """How many threads copy at once: one for each core that this process may use, to a limit."""
-    return min(COPIES_MAX, _cores())
+    return min(COPIES_MAX, count_cores())
 
 
 def choose_reads() -> int:
     """How many reads a disk gets at once. Measured on a virtual disk: 1 read of 2 MiB 1.9 GB/s, 2
     reads 2.1, 4 reads 2.4, 8 reads 2.5. On a busy machine a thread waits for a core between two
     reads, and more of them keep the disk busy; larger machines have disks that want more."""
-    return min(READS_MAX, max(READS_MIN, _cores()))
+    return min(READS_MAX, max(READS_MIN, count_cores()))
 
 
-def _cores() -> int:
+def count_cores() -> int:
+    """The CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

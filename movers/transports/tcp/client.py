@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -31,6 +30,7 @@ from tensorcast.movers.transports.tcp.work import Posted, Work
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import NodeId
+from tensorcast.storage.crew import count_cores
 
 DIALS_MAX: Final = 64
 """Connections that are being opened at once; a peer that is away takes one of them for a while."""
@@ -270,11 +270,6 @@ class TcpTransport:
             with contextlib.suppress(TensorCastError):
                 opened.append(dialer.dial())
         return opened
-
-
-def count_cores() -> int:
-    """The CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _close_opened(opening: asyncio.Future[list[socket.socket]]) -> None:

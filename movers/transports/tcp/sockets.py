@@ -103,8 +103,12 @@ def limit_calls(connected: socket.socket, stall_s: float) -> None:
 
 
 def is_on_this_host(connected: socket.socket) -> bool:
-    """Whether both ends of a connection are on this machine (and in one network namespace)."""
-    theirs = _address_of(connected.getpeername()[0])
+    """Whether both ends of a connection are on this machine (and in one network namespace). One
+    that the peer has closed already is not."""
+    try:
+        theirs = _address_of(connected.getpeername()[0])
+    except OSError:
+        return False
     ours = _address_of(connected.getsockname()[0])
     return theirs.is_loopback or theirs == ours
 

@@ -1,5 +1,6 @@
 import contextlib
 import socket
+import struct
 import threading
 import time
 
@@ -131,6 +132,13 @@ def test_both_families_are_listened_to_and_known_as_this_host(listen, connect):
             assert is_on_this_host(end)
             tune(end, 1)
             assert congestion_of(end) in ("cubic", "bbr", "reno")
+
+
+def test_a_connection_that_the_peer_has_reset_is_not_on_this_host():
+    with connected_over("127.0.0.1:0", "127.0.0.1") as (ours, theirs):
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        theirs.close()
+        assert not is_on_this_host(ours)
 
 
 def test_one_address_of_ipv6_takes_no_ipv4():
