@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 NAME_VARIABLE = "TENSORCAST_ENGINE"
@@ -29,23 +29,31 @@ class Identity(NamedTuple):
 
 
 def identify(
-    kind: str, environ: MutableMapping[str, str], arguments: Sequence[str] = ()
+    kind: str,
+    environ: MutableMapping[str, str],
+    arguments: Sequence[str] = (),
+    default_port: str = "",
 ) -> Identity:
     """Who the engine of this process is. Modifies the environment when nothing is said there yet,
     so that the processes which this one starts belong to the same engine. `arguments` are those of
-    a server: they tell its address."""
+    a server: they tell its address, which without a port in them has the `default_port`, if any."""
     host = socket.gethostname()
     plain = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:_HOST_CHARS_MAX]
     name = environ.setdefault(NAME_VARIABLE, f"{kind}-{plain}-{os.getpid()}")
     life = environ.setdefault(LIFE_VARIABLE, secrets.token_hex(8))
-    url = environ.setdefault(URL_VARIABLE, guess_url(arguments, host))
+    url = environ.setdefault(URL_VARIABLE, guess_url(arguments, host, default_port))
     return Identity(name, life, url)
 
 
-def guess_url(arguments: Sequence[str], host: str) -> str:
+def is_first_process(environ: Mapping[str, str]) -> bool:
+    """Whether no process of the engine has said yet who it is: to be asked before `identify`."""
+    return LIFE_VARIABLE not in environ
+
+
+def guess_url(arguments: Sequence[str], host: str, default_port: str = "") -> str:
     """Where a server with these arguments answers, on the machine `host`; empty when they do not
     say it."""
-    port, named = _option(arguments, "--port"), _option(arguments, "--host")
+    port, named = _option(arguments, "--port") or default_port, _option(arguments, "--host")
     if not port.isdecimal():
         return ""
     where = host if named in _EVERYWHERE else named

@@ -18,7 +18,11 @@ artifact, node and operation that it is about.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
+
+E = TypeVar("E", bound=BaseException)
 
 
 class TensorCastError(Exception):
@@ -173,9 +177,9 @@ def from_body(body: ErrorBody) -> TensorCastError:
     )
 
 
-def find_leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:
+def find_leaves(group: BaseExceptionGroup[E] | None) -> list[E]:
     """The errors in a group of groups, without the groups."""
-    found: list[BaseException] = []
+    found: list[E] = []
     for error in group.exceptions if group else ():
         found.extend(find_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     return found

@@ -28,6 +28,7 @@ PROCESSES = ("cli.main", "controlplane.main", "movers.main", "deploy.supervisor"
 ENTRY_POINTS = (
     "engines.vllm.plugin",  # called by vLLM, see pyproject.toml
     "engines.vllm.updates",  # called by trainers
+    "engines.vllm.disaggregation",  # called by routers
 )
 FAKES = ("log.memory", "movers.transports.loopback")  # published for tests
 MAY_NAME_ITS_ERROR = ("client/torchfile.py",)  # torch.load raises pickle's own error

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -20,13 +22,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tensorcast.client.session import AsyncClient, connect_async
-from tensorcast.engines.identity import Identity
+from tensorcast.engines.identity import LIFE_VARIABLE, Identity
 from tensorcast.engines.presence import share_presence
+from tensorcast.engines.vllm.calls import decode, fetch, read_models
 from tensorcast.engines.vllm.events import Sources, Watcher
 from tensorcast.engines.vllm.metrics import (
     Load,
     Sample,
-    fetch,
     is_news,
     measure_load,
     parse_metrics,
@@ -54,6 +56,7 @@ its age whether anybody watches."""
 ALONE_S: Final = 5.0
 START_S_MAX: Final = 600.0
 RETRY_S: Final = 1.0
+AGAIN_S: Final = 5.0
 TOPIC: Final = "engine.load"
 _logger = logging.getLogger("tensorcast.engines.vllm.agent")
 
@@ -61,7 +64,8 @@ _logger = logging.getLogger("tensorcast.engines.vllm.agent")
 class Settings(NamedTuple):
     """What to watch: the address of the engine's server; where it publishes KV events ("" for what
     it says itself, "none" for no watch) and repeats them; its name (None: what it is registered
-    as, or one made of its address)."""
+    as, or one made of its address). `life`: the engine's own, when the engine started this agent,
+    which then ends when its standard input does."""
 
     url: str
     events: str
@@ -70,27 +74,39 @@ class Settings(NamedTuple):
     context: str | None
     node: str | None
     look_s: float
+    life: str | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT (0), or until something breaks (1)."""
+    """Runs until SIGTERM or SIGINT (0), or until something breaks (1). An agent that its engine has
+    started goes on after what may pass, and ends with the engine."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     settings = parse_arguments(arguments)
+    while True:
+        errors = _run_once(settings)
+        for error in errors:
+            _logger.error("%s", error)
+        if not errors:
+            return 0
+        if settings.life is None or not all(error.retryable for error in errors):
+            return 1
+        time.sleep(AGAIN_S)
+
+
+def _run_once(settings: Settings) -> list[TensorCastError]:
+    """Watches, and returns what ended it; nothing when it was told to stop."""
     try:
         asyncio.run(run(settings))
     except TensorCastError as error:
-        _logger.error("%s", error)
-        return 1
+        return [error]
     except BaseExceptionGroup as group:
         said, unforeseen = group.split(TensorCastError)
-        for broken in find_leaves(said):
-            _logger.error("%s", broken)
         if unforeseen is not None:
             raise unforeseen from None
-        return 1
-    return 0
+        return find_leaves(said)
+    return []
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> Settings:
@@ -102,6 +118,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> Settings:
     parser.add_argument("--engine", metavar="NAME")
     parser.add_argument("--context", metavar="NAME")
     parser.add_argument("--node", metavar="NODE")
+    parser.add_argument("--attached", action="store_true", help="it is the engine that starts it")
     parser.add_argument("--period", type=float, default=LOOK_S, metavar="SECONDS")
     read = parser.parse_args(arguments)
     return Settings(
@@ -112,15 +129,18 @@ def parse_arguments(arguments: Sequence[str] | None) -> Settings:
         context=read.context,
         node=read.node,
         look_s=read.period,
+        life=os.environ.get(LIFE_VARIABLE) if read.attached else None,
     )
 
 
 async def run(settings: Settings) -> None:
     """Watches until SIGTERM or SIGINT. Raises Unavailable when the engine or the cluster does not
     come, and what breaks the watch."""
-    stop = asyncio.Event()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
+    if settings.life is not None:  # nothing is ever written there: it can be read at its end only
+        loop.add_reader(sys.stdin.fileno(), stop.set)
     async with (
         connect_async(settings.context, node=settings.node) as client,
         asyncio.TaskGroup() as tasks,
@@ -137,7 +157,7 @@ async def watch(client: AsyncClient, settings: Settings) -> None:
     await _wait_for_engine(settings.url)
     engine = await _name_engine(client, settings)
     sources = await find_sources(settings)
-    _logger.info("watching %s at %s", engine, settings.url)
+    _logger.info("process %d watches %s at %s", os.getpid(), engine, settings.url)
     async with asyncio.TaskGroup() as tasks:
         watcher = None
         if sources is not None:
@@ -164,14 +184,14 @@ async def _stay_alone(client: AsyncClient, teller: Teller) -> None:
 async def _wait_for_engine(url: str) -> None:
     clock = asyncio.get_running_loop().time
     deadline = clock() + START_S_MAX
+    _logger.info("waiting until %s answers", url)
     while True:
         try:
             await asyncio.to_thread(fetch, f"{url}/health")
             return
-        except Unavailable as error:
+        except Unavailable:
             if clock() > deadline:
                 raise
-            _logger.info("waiting for the engine: %s", error.message)
         await asyncio.sleep(RETRY_S)
 
 
@@ -180,15 +200,23 @@ async def _wait_for_engine(url: str) -> None:
 
 async def _name_engine(client: AsyncClient, settings: Settings) -> EngineId:
     """The engine's name; one that did not register itself is registered, by each of its agents."""
-    life = life_by_address(settings.url)
+    life = settings.life or life_by_address(settings.url)
     found = await _find(client, settings.engine or settings.url)
-    if found is not None and found.life != life:
+    if found is not None and is_its_own(found.life, settings):
         return found.engine
     name = settings.engine or (found.engine if found else name_by_address(settings.url))
     model = await asyncio.to_thread(_read_model, settings.url)
     identity = Identity(name, life, settings.url)
     share_presence(client.context, identity, kind=KIND, model=model, node=settings.node)
     return parse_engine(name)
+
+
+def is_its_own(life: str, settings: Settings) -> bool:
+    """Whether the engine itself registered this life. An agent that it has started knows its life,
+    and ends what is left of a life before; any other agent knows what an agent would call one."""
+    if settings.life is not None:
+        return life == settings.life
+    return life != life_by_address(settings.url)
 
 
 async def _find(client: AsyncClient, engine: str) -> EngineInfo | None:
@@ -210,21 +238,12 @@ def life_by_address(url: str) -> str:
     return f"watched-{name_by_address(url)}"[:64]
 
 
-class _Model(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Models(msgspec.Struct, frozen=True):
-    data: tuple[_Model, ...] = ()
-
-
 def _read_model(url: str) -> str:
     """The name under which the engine serves its model; empty when it does not say."""
     try:
-        models = msgspec.json.decode(fetch(f"{url}/v1/models"), type=_Models)
-    except (TensorCastError, msgspec.MsgspecError):
+        return next(iter(read_models(fetch(f"{url}/v1/models"))), "")
+    except TensorCastError:
         return ""
-    return models.data[0].id if models.data else ""
 
 
 # ---- where it publishes ----------------------------------------------------------------------
@@ -244,8 +263,8 @@ async def find_sources(settings: Settings) -> Sources | None:
         return Sources(settings.events, settings.replay or None)
     try:
         page = await asyncio.to_thread(fetch, f"{settings.url}/kv_event_sources")
-        sources = msgspec.json.decode(page, type=dict[str, _Source])
-    except (TensorCastError, msgspec.MsgspecError):
+        sources = decode(page, dict[str, _Source])
+    except TensorCastError:
         return None
     return choose_source(sources, urlsplit(settings.url).hostname or "127.0.0.1", settings.replay)
 
@@ -291,7 +310,7 @@ class Meter:
         while True:
             try:
                 await self.look()
-            except (Unavailable, Corrupt) as error:
+            except (Unavailable, NotFound, Corrupt) as error:
                 _logger.info("the load of %s is not known: %s", self._engine, error)
             except TensorCastError as error:
                 if not error.retryable:
@@ -303,7 +322,7 @@ class Meter:
         """One look; a signal if there is something to say."""
         page = await asyncio.to_thread(fetch, f"{self._settings.url}/metrics")
         now_s = asyncio.get_running_loop().time()
-        sample = parse_metrics(page)
+        sample = parse_metrics(page.decode("utf-8", "replace"))
         before_s, before = self._before if self._before is not None else (now_s, None)
         load = measure_load(sample, before, now_s - before_s)
         if not self._is_due(load, now_s):

@@ -1,4 +1,4 @@
-"""How busy a vLLM engine is, read from its `/metrics`. Pure but for `fetch`.
+"""How busy a vLLM engine is, read from its `/metrics`. Pure.
 
 Counters grow from the start of the engine; what is of interest is what happened between two looks.
 Several data-parallel ranks behind one address count together.
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from tensorcast.schema.errors import Corrupt, Unavailable
+from tensorcast.schema.errors import Corrupt
 
 PREFIX: Final = "vllm:"
-TEXT_BYTES_MAX: Final = 16 << 20
-FETCH_S: Final = 5.0
 _LINE: Final = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _BOUND: Final = re.compile(r'(?:^|,)le="([^"]*)"')
 _TTFT: Final = "time_to_first_token_seconds"
@@ -155,18 +151,3 @@ def is_news(load: Load, said: Load | None) -> bool:
         or abs(load.cache_usage - said.cache_usage) >= 0.02
         or load.finished > 0
     )
-
-
-def fetch(url: str) -> str:
-    """The text at an address of an engine. Blocks for some seconds at most. Raises Unavailable,
-    Corrupt."""
-    try:
-        with urllib.request.urlopen(url, timeout=FETCH_S) as answer:
-            body: bytes = answer.read(TEXT_BYTES_MAX + 1)
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        raise Unavailable(
-            f"{url} does not answer: {error}.", hint="Is the engine running?"
-        ) from error
-    if len(body) > TEXT_BYTES_MAX:
-        raise Corrupt(f"{url} answers more than {TEXT_BYTES_MAX} bytes.")
-    return body.decode("utf-8", "replace")

@@ -13,31 +13,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Annotated, Final, Self, TypeVar
+from typing import Annotated, Final, Self
 
 import msgspec
 from msgspec import Meta
 
 from tensorcast.client.session import AsyncClient
+from tensorcast.engines.vllm.calls import EngineRefused, ask, decode, fetch, read_models
 from tensorcast.engines.vllm.hashing import ALGORITHM, hash_blocks
-from tensorcast.engines.vllm.metrics import fetch
 from tensorcast.schema.api_engine_blocks import EXACT
 from tensorcast.schema.blocks import pack_part
-from tensorcast.schema.errors import Corrupt, InvalidArgument, Rejected, Timeout, Unavailable
+from tensorcast.schema.errors import Corrupt, InvalidArgument, Rejected, Timeout
 from tensorcast.schema.ids import EngineId
 
 OPERATION_S: Final = 60.0
 POLL_S: Final = 0.05
-ANSWER_BYTES_MAX: Final = 64 << 20
+REFUSED: Final = 400
+"""The status of HTTP for a prompt that cannot be."""
 PARAMETERS: Final = "kv_transfer_params"
 OURS: Final = "tensorcast"
 
 Tokens = Sequence[int]
-T = TypeVar("T")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,11 +137,10 @@ class Instance:
         """The engine whose server answers at `url`; `engine` is its name in the cluster, for what
         its watcher knows. Raises Unavailable, Corrupt."""
         url = url.rstrip("/")
-        page = await asyncio.to_thread(fetch, f"{url}/v1/models")
-        models = _decode(page, _Models).data
+        models = read_models(await asyncio.to_thread(fetch, f"{url}/v1/models"))
         if not models:
             raise Corrupt(f"{url} serves no model.")
-        return cls(client, url, models[0].id, engine, timeout)
+        return cls(client, url, models[0], engine, timeout)
 
     # ---- operations ----------------------------------------------------------------------------
 
@@ -270,14 +267,20 @@ class Instance:
             "temperature": 0,
             PARAMETERS: said,
         }
-        page = await asyncio.to_thread(_post, f"{self.url}/v1/completions", body, self._timeout_s)
-        return _decode(page, _Answer)
+        url = f"{self.url}/v1/completions"
+        try:
+            page = await asyncio.to_thread(ask, url, body, timeout_s=self._timeout_s)
+        except EngineRefused as error:
+            if error.status == REFUSED:
+                raise InvalidArgument(f"The engine refuses the prompt: {error.message}") from error
+            raise
+        return decode(page, _Answer)
 
 
 def read_manifest(response: Mapping[str, object]) -> Manifest:
     """The manifest in the response to a request that asked for it, with `kv_transfer_params:
     {"tensorcast": {"manifest": true}}`: that of the request's own KV. Raises Rejected, Corrupt."""
-    return _decode(json.dumps(response), _Answer).manifest()
+    return decode(json.dumps(response), _Answer).manifest()
 
 
 class _Details(msgspec.Struct, frozen=True):
@@ -318,14 +321,6 @@ class _Answer(msgspec.Struct, frozen=True):
             raise Corrupt(f"The manifest of an engine cannot be read: {error}.") from error
 
 
-class _Model(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Models(msgspec.Struct, frozen=True):
-    data: tuple[_Model, ...] = ()
-
-
 def _make_ticket(parameters: Mapping[str, object], blocks: int) -> dict[str, object]:
     """What the next engine is told: where the blocks are, and nothing of the manifest."""
     ours = parameters.get(OURS)
@@ -342,32 +337,3 @@ def _read_ticket(ticket: Mapping[str, object] | None) -> int:
     ours = (ticket or {}).get(OURS)
     blocks = ours.get("blocks") if isinstance(ours, dict) else 0
     return blocks if isinstance(blocks, int) and blocks > 0 else 0
-
-
-def _decode(page: str, shape: type[T]) -> T:
-    try:
-        return msgspec.json.decode(page, type=shape)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Corrupt(
-            f"The answer of an engine cannot be read: {error}.",
-            hint="Is that the address of a vLLM server?",
-        ) from error
-
-
-def _post(url: str, body: Mapping[str, object], timeout_s: float) -> str:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            page: bytes = answer.read(ANSWER_BYTES_MAX)
-    except urllib.error.HTTPError as error:
-        said = error.read(1000).decode("utf-8", "replace")
-        if error.code == 400:
-            raise InvalidArgument(f"The engine refuses the prompt: {said}.") from error
-        raise Unavailable(f"{url} answers {error.code}: {said}.") from error
-    except (OSError, ValueError) as error:
-        raise Unavailable(
-            f"{url} does not answer: {error}.", hint="Is the engine running?"
-        ) from error
-    return page.decode("utf-8", "replace")

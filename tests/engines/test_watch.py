@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -172,6 +173,34 @@ def test_the_load_is_a_signal(watched: Watched):
         assert 0 <= signal.data["cache_usage"] <= 1
         # What its agent says is the engine's own word, not another engine.
         assert {one.engine for one in client.api.engines()} == {"e1", "e2"}
+
+
+WATCHED = re.compile(r"process (\d+) watches e3 at")
+
+
+def test_an_engine_starts_its_agent_itself(watched: Watched, start_engine):
+    place = Path(tempfile.mkdtemp(prefix="tc-e3-"))  # short, for the sockets
+    env = {k: v for k, v in watched.cluster.env.items() if k.startswith("TENSORCAST_")}
+    env |= {"TENSORCAST_ENGINE": "e3", "TENSORCAST_NODE": "n1", "TENSORCAST_WATCH": "1"}
+    one = start_engine(tiny_model(), *flags(place, "n1"), env=env)
+    ids = prompt(700, 60)
+    with tc.connect() as client:
+        one.generate(ids, 4)
+        until(lambda: holders(client, ids), [("e3", 5 * BLOCK, "exact")])
+        until(lambda: client.api.engine("e3").load.get("running"), 0.0)
+        assert client.api.engine("e3").url == one.url
+        (pid,) = WATCHED.findall(one.log_text())
+        one.process.terminate()
+        until(lambda: client.api.engine("e3").state, "left")
+        until(lambda: is_running(int(pid)), False)
+    shutil.rmtree(place)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except OSError:
+        return False
 
 
 async def test_kv_moves_between_engines_by_operations(watched: Watched):

@@ -61,6 +61,9 @@ class PrometheusMetrics(KVConnectorPromMetrics):
             )
             for name, text in NAMES.items()
         }
+        for counter in self._counters.values():  # so that it is shown from the start, as 0
+            for labels in per_engine_labelvalues.values():
+                counter.labels(*labels)
 
     def observe(self, transfer_stats_data: Mapping[str, float], engine_idx: int = 0) -> None:
         """Adds what was counted."""

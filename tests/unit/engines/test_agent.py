@@ -1,10 +1,12 @@
 import pytest
 
+from tensorcast.engines.identity import LIFE_VARIABLE
 from tensorcast.engines.vllm.agent import (
     Settings,
     _Source,
     choose_source,
     find_sources,
+    is_its_own,
     life_by_address,
     name_by_address,
     parse_arguments,
@@ -20,6 +22,18 @@ def test_a_command_line():
         ["http://h:8000/", "--kv-events", "tcp://h:1", "--replay", "tcp://h:2", "--engine", "e1"]
     )
     assert settings == Settings("http://h:8000", "tcp://h:1", "tcp://h:2", "e1", None, None, 2.0)
+
+
+def test_an_agent_that_the_engine_starts_knows_its_life(monkeypatch):
+    monkeypatch.setenv(LIFE_VARIABLE, "abc")
+    attached = parse_arguments(["http://h:1", "--attached"])
+    assert attached.life == "abc"
+    assert is_its_own("abc", attached)
+    assert not is_its_own("of before", attached)
+    alone = parse_arguments(["http://h:1"])
+    assert alone.life is None
+    assert is_its_own("abc", alone)
+    assert not is_its_own(life_by_address("http://h:1"), alone)
 
 
 @pytest.mark.parametrize(

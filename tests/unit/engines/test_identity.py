@@ -42,3 +42,8 @@ def test_an_operator_names_it():
 )
 def test_the_arguments_of_a_server_tell_its_address(arguments, url):
     assert guess_url(arguments, "box") == url
+
+
+def test_a_server_that_names_no_port_has_its_usual_one():
+    assert guess_url(["--host", "h"], "box", "8000") == "http://h:8000"
+    assert guess_url(["--port", "1"], "box", "8000") == "http://box:1"

@@ -103,7 +103,7 @@ def held(tokens: int, state: str = "exact", engine: str = "e1") -> PrefixHolder:
 def engine(monkeypatch):
     engine = Engine()
     monkeypatch.setattr(operations, "fetch", engine.fetch)
-    monkeypatch.setattr(operations, "_post", engine.post)
+    monkeypatch.setattr(operations, "ask", engine.post)
     monkeypatch.setattr(operations, "POLL_S", 0.001)
     return engine
 

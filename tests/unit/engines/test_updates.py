@@ -13,8 +13,6 @@ from tensorcast.engines.vllm.updates import (
     EngineServer,
     Pause,
     Session,
-    parse,
-    refusal,
     resolve_version,
     update_engines,
 )
@@ -221,12 +219,6 @@ def test_what_cannot_be_asked(fakes):
         update_engines(CLIENT, [fakes[0].url], "nothing")
 
 
-def test_a_server_without_these_routes_is_told_so():
-    error = refusal("http://h/pause", 404, b'{"detail": "Not Found"}')
-    assert isinstance(error, NotFound)
-    assert "VLLM_SERVER_DEV_MODE" in str(error)
-
-
 def test_weights_go_to_the_nodes_that_lack_them_at_once(fakes):
     asked = []
 
@@ -247,24 +239,7 @@ def test_weights_go_to_the_nodes_that_lack_them_at_once(fakes):
     assert asked == [(ART, ["n2", "n3"])]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b'{"error": {"message": "it broke"}}', "it broke"),
-        (b'{"error": "it broke"}', "it broke"),
-        (b'{"detail": "it broke"}', "it broke"),
-        (b"it broke", "it broke"),
-        (b"[1]", r"\[1\]"),
-        (b"", "500"),
-    ],
-)
-def test_what_a_server_says_is_passed_on(content, said):
-    with pytest.raises(Unavailable, match=said):
-        raise refusal("http://h/x", 500, content)
-
-
 def test_answers_that_make_no_sense(fakes):
     fakes[0].version = None
     with pytest.raises(Corrupt, match="does not say"):
         EngineServer(fakes[0].url).version()
-    assert parse(b"\xff") is None
