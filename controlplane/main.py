@@ -29,6 +29,7 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.services.scheduler import run_scheduler
+from tensorcast.controlplane.services.snapshots import run_snapshots
 from tensorcast.controlplane.services.timers import run_timers
 from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
 from tensorcast.controlplane.store.engine import make_engine
@@ -169,6 +170,7 @@ def _services(
     if "persister" in chosen:
         yield run_persister(log, settings.postgres_url, desk.progress)
         yield _persist_blocks(settings, desk.block_progress)
+        yield run_snapshots(follower, desk.progress, settings.postgres_url)
         yield run_departures(desk)
     if "scheduler" in chosen:
         policies = make_policies(settings.topology)

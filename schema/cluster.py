@@ -6,6 +6,7 @@ maps are persistent (a changed copy shares all the rest), so a view can be kept 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -67,6 +68,9 @@ from tensorcast.schema.ids import (
 from tensorcast.schema.signals import Topic
 
 State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic
+FOLD_VERSION = 1
+"""To be raised when the same events lead to other states than before: what was kept of the older
+fold is then made anew. `tests/replay` fails when they do."""
 K = TypeVar("K")
 V = TypeVar("V")
 Members = Map[V, None]
@@ -120,6 +124,52 @@ def place(view: ClusterView, state: State) -> ClusterView:
     """The view with the state of one aggregate in it, indexes and all: so a view is read back from
     where its states were kept."""
     return msgspec.structs.replace(view, **_placed(view, state))
+
+
+def assemble(states: Iterable[State], *, at: Seq, skipped: int = 0) -> ClusterView:
+    """The view after event `at`, of all its states at once; of several of one aggregate the last
+    counts. Much faster than to `place` them one by one."""
+    fields: dict[type[State], tuple[str, dict[str, State]]] = {
+        Artifact: ("artifacts", {}),
+        KeyState: ("keys", {}),
+        Replica: ("replicas", {}),
+        Operation: ("operations", {}),
+        Node: ("nodes", {}),
+        Lease: ("leases", {}),
+        Engine: ("engines", {}),
+        SignalTopic: ("signals", {}),
+    }
+    for state in states:
+        name = state.key if isinstance(state, KeyState) else state.id
+        fields[type(state)][1][name] = state
+    view = ClusterView(at=at, skipped=skipped)
+    maps = {name: Map(found) for name, found in fields.values()}
+    view = msgspec.structs.replace(view, **maps)
+    return msgspec.structs.replace(view, **_indexes(view))
+
+
+def _indexes(view: ClusterView) -> dict[str, object]:
+    """The indexes that follow from the states of a view."""
+    keys = (k for k in view.keys.values() if k.status is KeyStatus.SET)
+    leases = (one for one in view.leases.values() if one.status is LeaseStatus.HELD)
+    operations = view.operations.values()
+    engines = view.engines.values()
+    return {
+        "replicas_by_artifact": _grouped((r.artifact, r.id) for r in view.replicas.values()),
+        "replicas_by_node": _grouped((r.node, r.id) for r in view.replicas.values()),
+        "keys_by_artifact": _grouped((k.artifact, k.key) for k in keys),
+        "leases_by_artifact": _grouped((one.artifact, one.id) for one in leases),
+        "operations_by_artifact": _grouped((op.work.artifact, op.id) for op in operations),
+        "open_operations": frozenset(op.id for op in operations if op.status in OPEN),
+        "engines_up": frozenset(e.id for e in engines if e.status is EngineStatus.UP),
+    }
+
+
+def _grouped(pairs: Iterable[tuple[K, V]]) -> Map[K, frozenset[V]]:
+    groups: dict[K, list[V]] = {}
+    for at, member in pairs:
+        groups.setdefault(at, []).append(member)
+    return Map({at: frozenset(members) for at, members in groups.items()})
 
 
 def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -23,12 +25,55 @@ from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.ids import NodeId, Seq
 
+WALKS_MAX: Final = 2
+VIEWS_MAX: Final = 32
+"""Most views of one walk that are kept."""
+KEEP_S: Final = 60.0
+
+
+class Opened:
+    """The views of the past that were opened last, for who walks from one moment to the next. Those
+    of one walk share most of what they hold; few walks are kept, and all are forgotten when nobody
+    has asked for a while."""
+
+    def __init__(self, *, keep_s: float = KEEP_S) -> None:
+        self._walks: list[dict[Seq, ClusterView]] = []
+        self._epoch = 0
+        self._keep_s = keep_s
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    def nearest(self, epoch: int, seq: Seq) -> ClusterView:
+        """The latest of them at or before event `seq`; the empty view when there is none."""
+        if epoch != self._epoch:
+            self._walks.clear()
+        self._epoch = epoch
+        views = [view for walk in self._walks for view in walk.values() if view.at <= seq]
+        return max(views, key=lambda view: view.at, default=ClusterView())
+
+    def keep(self, view: ClusterView, known: ClusterView) -> None:
+        """Remembers a view that was folded from `known`, or read from elsewhere. The one that was
+        kept longest goes for it."""
+        walk = next((walk for walk in self._walks if walk.get(known.at) is known), None)
+        if walk is None:
+            walk = {}
+            self._walks = [walk, *self._walks[: WALKS_MAX - 1]]
+        walk.pop(view.at, None)
+        walk[view.at] = view
+        if len(walk) > VIEWS_MAX:
+            del walk[next(iter(walk))]
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        loop = asyncio.get_running_loop()
+        self._forgetting = loop.call_later(self._keep_s, self._walks.clear)
+
 
 class PostgresHistory:
     """Keeps the contract of `History` on an engine, which stays the caller's."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self._opened = Opened()
+        self._opening = asyncio.Lock()
 
     async def committed_seq(self) -> Seq:
         return await queries.committed_seq(self._engine)
@@ -43,7 +88,14 @@ class PostgresHistory:
         return await queries.seq_at(self._engine, moment)
 
     async def view_at(self, seq: Seq) -> ClusterView:
-        return await queries.view_at(self._engine, seq)
+        async with self._opening:  # one at a time: a view of the past can be large
+            epoch = await queries.log_epoch(self._engine)
+            known = self._opened.nearest(epoch, seq)
+            if known.at < seq:
+                async for view in queries.views_to(self._engine, seq, known):
+                    self._opened.keep(view, known)
+                    known = view
+            return known
 
     async def find_signals(self, seqs: Sequence[Seq]) -> Mapping[Seq, dict[str, object]]:
         return await signal_queries.find_signals(self._engine, seqs)

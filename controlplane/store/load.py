@@ -70,12 +70,12 @@ async def read_history(
 
 
 def fold(view: ClusterView, batch: tuple[Stored, ...]) -> ClusterView:
-    """The view after these events; one that cannot be read is skipped."""
+    """The view after these events; one that cannot be read is counted and skipped."""
     for stored in batch:
         try:
             view = project(view, decode(stored.payload, stored.seq))
         except Corrupt:
-            view = msgspec.structs.replace(view, at=stored.seq)
+            view = msgspec.structs.replace(view, at=stored.seq, skipped=view.skipped + 1)
     return view
 
 

@@ -16,6 +16,7 @@ from tensorcast.controlplane.store.cells import as_moment, as_text, as_uuid
 from tensorcast.controlplane.store.engine import connecting
 from tensorcast.controlplane.store.load import BEGINNING, fold, read_history
 from tensorcast.controlplane.store.rows import STATE_TYPES, UNREADABLE
+from tensorcast.controlplane.store.snapshots import open_snapshot
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
 from tensorcast.controlplane.store.write import CURSOR, FIRST_EPOCH
 from tensorcast.log.port import Stored
@@ -28,6 +29,7 @@ from tensorcast.schema.ids import EventId, Seq
 CLOCK_SKEW_MAX: Final = timedelta(minutes=10)
 """Most that the clocks of two writers may differ for a position to be found by time."""
 _POLL_S: Final = 0.02
+_NOTHING: Final = ClusterView()
 
 
 class About(msgspec.Struct, frozen=True):
@@ -72,6 +74,12 @@ async def seq_at(engine: AsyncEngine, moment: datetime) -> Seq:
             return Seq(0)
         around = events.c.at >= nearest - CLOCK_SKEW_MAX
         return Seq(await connection.scalar(select(func.max(events.c.seq)).where(within, around)))
+
+
+async def log_epoch(engine: AsyncEngine) -> int:
+    """As `read_epoch`."""
+    async with connecting(engine) as connection:
+        return await read_epoch(connection)
 
 
 async def read_epoch(connection: AsyncConnection) -> int:
@@ -220,12 +228,26 @@ async def read_events(
             yield batch
 
 
+async def views_to(
+    engine: AsyncEngine, seq: Seq, known: ClusterView = _NOTHING
+) -> AsyncIterator[ClusterView]:
+    """The view as it was after event `seq`, last, and some of those on the way there: folded from
+    the newest snapshot, or from `known`, an earlier view of the same life of the log."""
+    view = known
+    async with connecting(engine) as connection:
+        epoch, _ = await _position(connection)
+        view = await open_snapshot(connection, epoch, seq, beyond=known.at) or known
+        yield view
+        async for batch in read_history(connection, epoch, to_seq=seq, after=view.at):
+            view = await asyncio.to_thread(fold, view, batch)  # others must not wait for it
+            yield view
+
+
 async def view_at(engine: AsyncEngine, seq: Seq) -> ClusterView:
-    """The view as it was after event `seq`, folded from the history."""
-    view = ClusterView()
-    async for batch in read_events(engine, to_seq=seq):
-        view = fold(view, batch)
-        await asyncio.sleep(0)  # a long history must not starve the other requests
+    """The view as it was after event `seq`."""
+    view = _NOTHING
+    async for found in views_to(engine, seq):
+        view = found
     return view
 
 

@@ -177,3 +177,29 @@ READ_MODELS: Final = {
     AggregateKind.SIGNAL: signals,
 }
 """The table that holds the states of a kind of aggregate."""
+
+snapshots: Final = Table(
+    "snapshots",
+    metadata,
+    Column("fold", Text, primary_key=True),
+    Column("log_epoch", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("after", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("event_id", Uuid, nullable=False),
+    Column("skipped", BigInteger, nullable=False),
+    Column("states", BigInteger, nullable=False),
+    Column("parts", Integer, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("made_at", Moment, nullable=False, server_default=text("now()")),
+    Index("snapshots_by_seq", "seq"),
+)
+snapshot_parts: Final = Table(
+    "snapshot_parts",
+    metadata,
+    Column("fold", Text, primary_key=True),
+    Column("log_epoch", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("payload", LargeBinary, nullable=False),
+)
