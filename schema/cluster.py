@@ -154,22 +154,27 @@ def _indexes(view: ClusterView) -> dict[str, object]:
     leases = (one for one in view.leases.values() if one.status is LeaseStatus.HELD)
     operations = view.operations.values()
     engines = view.engines.values()
+    by_node = _listed((r.node, r.id) for r in view.replicas.values())
     return {
         "replicas_by_artifact": _grouped((r.artifact, r.id) for r in view.replicas.values()),
-        "replicas_by_node": _grouped((r.node, r.id) for r in view.replicas.values()),
+        "replicas_by_node": Map({at: Map(dict.fromkeys(ids)) for at, ids in by_node.items()}),
         "keys_by_artifact": _grouped((k.artifact, k.key) for k in keys),
         "leases_by_artifact": _grouped((one.artifact, one.id) for one in leases),
         "operations_by_artifact": _grouped((op.work.artifact, op.id) for op in operations),
-        "open_operations": frozenset(op.id for op in operations if op.status in OPEN),
+        "open_operations": Map(dict.fromkeys(op.id for op in operations if op.status in OPEN)),
         "engines_up": frozenset(e.id for e in engines if e.status is EngineStatus.UP),
     }
 
 
 def _grouped(pairs: Iterable[tuple[K, V]]) -> Map[K, frozenset[V]]:
+    return Map({at: frozenset(members) for at, members in _listed(pairs).items()})
+
+
+def _listed(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     groups: dict[K, list[V]] = {}
     for at, member in pairs:
         groups.setdefault(at, []).append(member)
-    return Map({at: frozenset(members) for at, members in groups.items()})
+    return groups
 
 
 def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import story
 from samples import BEGIN, N1, N2, artifact_id, event_id, manifest, record, record_all
 from strategies import chunk_sets, values
 from tensorcast.schema import cluster, codec, commands
@@ -13,7 +14,7 @@ from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.lease import LeaseStatus
 from tensorcast.schema.aggregates.operation import OPEN
-from tensorcast.schema.cluster import ClusterView, decide, place, project
+from tensorcast.schema.cluster import ClusterView, assemble, decide, place, project
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Rejected, TensorCastError
 from tensorcast.schema.events import (
@@ -305,3 +306,15 @@ def test_any_event_can_meet_any_view(cls, data):
 def test_evolve_gives_the_state_alone():
     state = cluster.evolve(ClusterView(), record(SEALED), SEALED)
     assert state.id == A
+
+
+def test_a_view_is_assembled_from_its_states_at_once():
+    """As if each had been placed; of two states of one aggregate the later counts."""
+    view = reduce(project, story.record(), ClusterView())
+    maps = (view.artifacts, view.keys, view.replicas, view.operations)
+    maps += (view.nodes, view.leases, view.engines, view.signals)
+    states = [state for states in maps for state in states.values()]
+    assert assemble(states, at=view.at, skipped=view.skipped) == view
+    older = [msgspec.structs.replace(state, version=Seq(0)) for state in states]
+    assert assemble([*older, *states], at=view.at) == view
+    assert assemble([], at=Seq(0)) == ClusterView()
