@@ -219,7 +219,10 @@ class Puller:
         members, own = view.replicas_by_artifact.get(artifact, frozenset()), self._life.node
         return (
             view.nodes is not seen.nodes
-            or plan_of(view, artifact, own) != plan_of(seen, artifact, own)
+            or (
+                view.operations is not seen.operations
+                and plan_of(view, artifact, own) != plan_of(seen, artifact, own)
+            )
             or any(view.replicas[id_] is not seen.replicas.get(id_) for id_ in members)
         )
 

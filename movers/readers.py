@@ -17,7 +17,7 @@ from tensorcast.movers.core.holdings import (
     operation_making,
     resolve_artifact,
 )
-from tensorcast.movers.core.supply import peers_with, plan_demand
+from tensorcast.movers.core.supply import DEMAND, peers_with
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
@@ -34,7 +34,6 @@ from tensorcast.schema.faults import to_error
 from tensorcast.schema.ids import ArtifactId, OperationId, Seq, Tier, derive_operation_id
 from tensorcast.schema.socket import Follow
 
-DEMAND: Final = "demand"
 FETCHES_MAX: Final = 3
 TIMEOUT_S_MAX: Final = 86_400.0
 FOLLOW_S_MAX: Final = 30.0
@@ -185,7 +184,6 @@ class Readers:
                 view,
                 artifact,
                 node,
-                plan_demand(view, artifact, node),
                 is_served=bool(peers_with(view, artifact, node)),
             ),
             policy=DEMAND,

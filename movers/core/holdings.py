@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.key import KeyStatus
@@ -172,17 +172,16 @@ def choose_demand(
     view: ClusterView,
     artifact: ArtifactId,
     node: NodeId,
-    sources: Sequence[NodeId] = (),
     *,
     is_served: bool = True,
 ) -> Work:
-    """The work that brings an artifact into the node's DRAM: from its own disk, from others
-    (`sources`, if there is a plan), or, when nobody serves it, from the store."""
+    """The work that brings an artifact into the node's DRAM: from its own disk, from others, or,
+    when nobody serves it, from the store."""
     if has_ready(view, artifact, node, Tier.DISK):
         return Load(artifact=artifact)
     if not is_served and is_stored(view, artifact) and has_store(view, node):
         return Load(artifact=artifact, tier=Tier.OBJECT)
-    return Materialize(artifact=artifact, sources=tuple(sources))
+    return Materialize(artifact=artifact)
 
 
 def doubted_replicas(

@@ -3,7 +3,7 @@ the operation, and how far each peer can be relied on. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,11 +13,15 @@ from tensorcast.movers.core.holdings import operation_making
 from tensorcast.movers.core.pace import Pace
 from tensorcast.movers.core.sources import Source
 from tensorcast.schema.aggregates.node import Node, NodeStatus
+from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.ids import ArtifactId, Epoch, NodeId, Tier
 from tensorcast.schema.work import Materialize
+
+DEMAND: Final = "demand"
+"""The policy of operations that a reader made necessary."""
 
 PLANNED, READY, FILLING, DOUBTED = range(4)
 """Ranks of sources. Without a plan all that have something are alike; nodes that are quarantined
@@ -75,7 +79,7 @@ def peers_with(
 
 
 def _replicas_elsewhere(
-    view: ClusterView, artifact: ArtifactId, node: NodeId
+    view: ClusterView, artifact: ArtifactId, node: NodeId | None
 ) -> Iterator[tuple[Replica, Node]]:
     for id_ in view.replicas_by_artifact.get(artifact, frozenset()):
         replica = view.replicas[id_]
@@ -161,50 +165,71 @@ def plan_of(view: ClusterView, artifact: ArtifactId, node: NodeId) -> tuple[Node
     """The sources that the node's open operation shall use now: a plan changes while it runs."""
     for tier in (Tier.DRAM, Tier.DISK):
         making = operation_making(view, artifact, node, tier)
-        work = view.operations[making].work if making is not None else None
-        if isinstance(work, Materialize):
-            return work.sources
+        operation = view.operations[making] if making is not None else None
+        if operation is None or not isinstance(operation.work, Materialize):
+            continue
+        if _is_demand(operation):
+            return plan_demands(view, artifact).get(node, ())
+        return operation.work.sources
     return ()
 
 
-def plan_demand(view: ClusterView, artifact: ArtifactId, node: NodeId) -> tuple[NodeId, ...]:
-    """The sources for a reader that comes without a plan: while other nodes are getting the
-    artifact, the one that fewest others rely on, the nearest of those, and of these the one that
-    came last; so that readers who come one after the other form a chain. () when nobody is: then
-    all that have it serve."""
-    getting = {
-        operation.node: operation
-        for id_ in view.operations_by_artifact.get(artifact, frozenset())
-        for operation in (view.operations[id_],)
-        if id_ in view.open_operations
-        and operation.node != node
-        and isinstance(operation.work, Materialize)
-        and operation.work.tier is Tier.DRAM
-        and _is_up(view, operation.node)
-    }
-    if not getting:
-        return ()
-    holding = {r.node for r, _ in _replicas_elsewhere(view, artifact, node)} - getting.keys()
-    load = dict.fromkeys((*holding, *getting), 0)
-    for operation in getting.values():
+def plan_demands(view: ClusterView, artifact: ArtifactId) -> dict[NodeId, tuple[NodeId, ...]]:
+    """The sources of all nodes that are getting the artifact into their memory. Those that a reader
+    wants have no plan in the log: it follows from the log, by the order in which the operations
+    were issued, so that all movers make the same of it, and readers who come at once form the same
+    chain as those who come one after the other. A reader's node pulls from the one before it on
+    which fewest others rely, the nearest of those, and of these the one that came last; the first
+    pulls from all that have it (never from those that pull from it: they would wait for each
+    other), and so do others while somebody who has it serves nobody."""
+    getting = sorted(_getting(view, artifact), key=lambda one: (one.issued_at, one.id))
+    nodes = {operation.node for operation in getting}
+    holding = {r.node for r, _ in _replicas_elsewhere(view, artifact, None)} - nodes
+    load = dict.fromkeys(holding, 0)
+    plans: dict[NodeId, tuple[NodeId, ...]] = {}
+    for operation in getting:
         assert isinstance(operation.work, Materialize), "chosen above"
-        for name in operation.work.sources or tuple(holding):
+        plan = operation.work.sources
+        if _is_demand(operation):
+            plan = _join(view, operation.node, tuple(plans), holding, load)
+        for name in plan:
             load[name] = load.get(name, 0) + 1
-    least = min(load[name] for name in (*holding, *getting))
-    free = [name for name in holding if load[name] == least]
-    if free:
+        load.setdefault(operation.node, 0)
+        plans[operation.node] = plan
+    return plans
+
+
+def _getting(view: ClusterView, artifact: ArtifactId) -> Iterator[Operation]:
+    for id_ in view.operations_by_artifact.get(artifact, frozenset()):
+        operation = view.operations[id_]
+        work = operation.work
+        is_pull = isinstance(work, Materialize) and work.tier is Tier.DRAM
+        if is_pull and id_ in view.open_operations and _is_up(view, operation.node):
+            yield operation
+
+
+def _is_demand(operation: Operation) -> bool:
+    work = operation.work
+    is_open_plan = isinstance(work, Materialize) and work.tier is Tier.DRAM and not work.sources
+    return is_open_plan and operation.policy == DEMAND
+
+
+def _join(
+    view: ClusterView,
+    node: NodeId,
+    before: Sequence[NodeId],
+    holding: Collection[NodeId],
+    load: Mapping[NodeId, int],
+) -> tuple[NodeId, ...]:
+    """The sources of a node that comes after those `before`, by what others rely on already."""
+    if not before:
+        return tuple(sorted(holding))
+    least = min(load[name] for name in (*holding, *before))
+    if free := [name for name in holding if load[name] == least]:
         return tuple(sorted(free))
-    waiting = [name for name in getting if load[name] == least]
-    return (
-        min(
-            waiting,
-            key=lambda name: (
-                -nearness(view, node, name),
-                -getting[name].issued_at.timestamp(),
-                name,
-            ),
-        ),
-    )
+    came = {name: number for number, name in enumerate(before)}
+    waiting = [name for name in before if load[name] == least]
+    return (max(waiting, key=lambda name: (nearness(view, node, name), came[name])),)
 
 
 def nearness(view: ClusterView, one: NodeId, other: NodeId) -> int:

@@ -65,6 +65,16 @@ async def test_a_chain_sends_everything_once_and_survives_the_death_of_a_relay()
         assert detour.sources == ("s",)
 
 
+async def test_readers_that_come_at_once_form_a_chain_without_being_asked():
+    async with cluster("s", "r1", "r2", "r3", rate="200mbit") as made:
+        start(made, "s", "r1", "r2", "r3")
+        hosts = ("r1", "r2", "r3")
+        reads = [asyncio.to_thread(made.read, host, CONTENT) for host in hosts]
+        assert all(await asyncio.gather(*reads))
+        assert made.lab.sent_bytes("s") < 1.5 * SIZE, "the others pulled from each other"
+        assert all(made.lab.received_bytes(host) < 1.5 * SIZE for host in hosts)
+
+
 async def test_a_pull_is_striped_and_goes_on_when_a_source_dies():
     async with cluster("a", "b", "c", "sink", rate="100mbit") as made:
         made.lab.limit("sink", None)

@@ -6,6 +6,7 @@ import pytest
 
 from tensorcast.movers.core.health import Standing
 from tensorcast.movers.core.supply import (
+    DEMAND,
     DOUBTED,
     FILLING,
     PLANNED,
@@ -14,7 +15,7 @@ from tensorcast.movers.core.supply import (
     choose_sources,
     nearness,
     peers_with,
-    plan_demand,
+    plan_demands,
     plan_of,
 )
 from tensorcast.schema.chunks import ChunkSet
@@ -131,20 +132,38 @@ def test_the_plan_is_that_of_the_open_operation(world: World):
     assert plan_of(world.view, a, N4) == ()
 
 
-def test_readers_that_come_one_after_the_other_form_a_chain(world: World):
+def demand(world: World, artifact, *nodes: str) -> None:
+    for node in nodes:
+        world.issue(f"op-{node}", node, Materialize(artifact=artifact), policy=DEMAND)
+
+
+def test_readers_form_a_chain_and_all_movers_see_the_same_one(world: World):
     a = world.artifact("a", "n1")
-    assert plan_demand(world.view, a, N2) == (), "whoever has it serves the first"
-    world.issue("op-1", "n2", Materialize(artifact=a))
-    assert plan_demand(world.view, a, N3) == (N2,)
-    world.issue("op-2", "n3", Materialize(artifact=a, sources=(N2,)))
-    assert plan_demand(world.view, a, N4) == (N3,)
-    assert plan_demand(world.view, a, N3) != (N3,), "never itself"
+    demand(world, a, "n2", "n3", "n4")
+    assert plan_demands(world.view, a) == {N2: (N1,), N3: (N2,), N4: (N3,)}
+    assert [plan_of(world.view, a, node) for node in (N2, N3, N4)] == [(N1,), (N2,), (N3,)]
+
+
+def test_a_chain_closes_when_one_of_it_has_gone(world: World):
+    a = world.artifact("a", "n1")
+    demand(world, a, "n2", "n3", "n4")
+    world.then(NodeLost(node=N3, epoch=ONE, silent_s=9.0))
+    assert plan_of(world.view, a, N4) == (N2,)
+
+
+def test_a_planned_pull_counts_and_keeps_its_plan(world: World):
+    a = world.artifact("a", "n1")
+    world.issue("op-1", "n2", Materialize(artifact=a, sources=(N1,)))
+    demand(world, a, "n3", "n4")
+    assert plan_demands(world.view, a) == {N2: (N1,), N3: (N2,), N4: (N3,)}
+    assert plan_of(world.view, a, N2) == (N1,)
 
 
 def test_a_holder_that_serves_nobody_is_better_than_a_chain(world: World):
     a = world.artifact("a", "n1", "n4")
     world.issue("op-1", "n2", Materialize(artifact=a, sources=(N1,)))
-    assert plan_demand(world.view, a, N3) == (N4,)
+    demand(world, a, "n3")
+    assert plan_of(world.view, a, N3) == (N4,)
 
 
 def test_the_nearest_of_those_that_serve_nobody(world: World):
@@ -153,7 +172,8 @@ def test_the_nearest_of_those_that_serve_nobody(world: World):
     a = world.artifact("a", "n1")
     world.issue("op-1", "n2", Materialize(artifact=a, sources=(N1,)))
     world.issue("op-2", "n3", Materialize(artifact=a, sources=(N1,)))
+    demand(world, a, "n4")
     assert (nearness(world.view, N4, N2), nearness(world.view, N4, N3)) == (1, 0)
-    assert plan_demand(world.view, a, N4) == (N2,)
+    assert plan_of(world.view, a, N4) == (N2,)
     world.then(NodeCordoned(node=N2))
-    assert plan_demand(world.view, a, N4) == (N3,)
+    assert plan_of(world.view, a, N4) == (N3,)
