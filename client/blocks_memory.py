@@ -25,6 +25,7 @@ from tensorcast.client.blocks_board import Board, Pins
 from tensorcast.client.blocks_pieces import Pieces, Place
 from tensorcast.schema.block_wire import NOWHERE, OFFSET_BITS
 from tensorcast.schema.errors import OutOfCapacity
+from tensorcast.storage.memory import HUGE_BYTES
 
 ADDRESS_BITS: Final = 47
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
@@ -87,6 +88,19 @@ def write_blocks(addresses: Sequence[int], sources: Sequence[Place]) -> None:
             copy_block(everything[address : address + size], source)
 
 
+def _map_memory(
+    address: int | None, size_bytes: int, protection: int, flags: int, descriptor: int
+) -> int:
+    """Where it was mapped. Raises OutOfCapacity."""
+    found = _libc.mmap(address, size_bytes, protection, flags, descriptor, 0)
+    if found is None or found == ctypes.c_void_p(-1).value:
+        raise OutOfCapacity(
+            f"{size_bytes} bytes of blocks cannot be mapped: {os.strerror(ctypes.get_errno())}.",
+            hint="See `ulimit -v` and vm.max_map_count.",
+        )
+    return int(found)
+
+
 class _Slab:
     def __init__(self, descriptors: Sequence[int], size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -107,16 +121,15 @@ class _Slab:
         return self.writable
 
     def _map(self, descriptor: int, protection: int) -> int:
-        flags = mmap.MAP_SHARED | MAP_POPULATE  # its pages are there: no fault may come later
-        address = _libc.mmap(None, self._size_bytes, protection, flags, descriptor, 0)
-        if address is None or address == ctypes.c_void_p(-1).value:
-            raise OutOfCapacity(
-                f"{self._size_bytes} bytes of blocks cannot be mapped: "
-                f"{os.strerror(ctypes.get_errno())}.",
-                hint="See `ulimit -v` and vm.max_map_count.",
-            )
-        weakref.finalize(self, _libc.munmap, address, self._size_bytes).atexit = False
-        return int(address)
+        reserved_bytes = self._size_bytes + HUGE_BYTES
+        nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        reserved = _map_memory(None, reserved_bytes, PROT_NONE, nothing, -1)
+        weakref.finalize(self, _libc.munmap, reserved, reserved_bytes).atexit = False
+        # From a huge page on, or the mover's huge pages would be mapped as 512 small ones each.
+        address = reserved + -reserved % HUGE_BYTES
+        # With its pages: no fault may come later.
+        flags = mmap.MAP_SHARED | MAP_POPULATE | MAP_FIXED
+        return _map_memory(address, self._size_bytes, protection, flags, descriptor)
 
     def abandon(self) -> None:
         """In a forked child: nothing can be read here any more. The addresses stay taken, so that

@@ -109,9 +109,10 @@ class BlockNode:
         capacity: int = 32 * MIB,
         policy: BlockPolicy = BlockPolicy.LRU,
         spill: MemorySpill | NullSpill | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self.name = name
-        self.pool = Pool(max(capacity, 2 * MIB))
+        self.pool = pool or Pool(max(capacity, 2 * MIB))
         self.told = Told()
         self.map = Map()
         self.socket = folder / f"{name}.sock"

@@ -43,14 +43,17 @@ class BlockKeeper:
     def close(self) -> None:
         """Ends the thread; blocks for a moment. Safe to repeat."""
         self._closing.set()
+        self._store.room.is_needed.set()
         self._thread.join()
         self._store.leave(self._session)
 
     def _run(self) -> None:
         with suppress(OSError):  # applications come first; of this thread alone, on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        state, activity, since = self._store.state, 0, time.monotonic()
-        while not self._closing.wait(LOOK_S if state.writing else IDLE_S):
+        state, room, activity, since = self._store.state, self._store.room, 0, time.monotonic()
+        while not self._closing.is_set():
+            if room.is_needed.wait(LOOK_S if state.writing else IDLE_S):
+                room.grow_ahead()
             self._store.collect()
             if state.activity != activity:
                 activity, since = state.activity, time.monotonic()

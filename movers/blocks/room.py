@@ -22,15 +22,19 @@ EVICT_MAX = 1024
 
 
 class BlockRoom:
-    """Finds slots; for any thread. Never waits for readers."""
+    """Finds slots; for any thread. Never waits for readers. `is_needed` is set when `grow_ahead`
+    should be called, by somebody for whom nobody waits."""
 
     def __init__(self, state: BlockState, reporter: BlockReporter, spill: BlockSpill) -> None:
         self._state = state
         self._reporter = reporter
         self._spill = spill
         self._making = threading.Lock()
+        self._growing = threading.Lock()
         self._own = Session("mover")
         self._tags = count(1)
+        self._scarce: set[int] = set()
+        self.is_needed = threading.Event()
         state.sessions.add(self._own)
 
     def take(self, slot_bytes: int, wanted: int) -> list[bytes]:
@@ -38,15 +42,54 @@ class BlockRoom:
         slab or for the spill."""
         with self._state.lock:
             found = self._state.slabs.take(slot_bytes, wanted)
+            self._look_ahead(slot_bytes)
         while len(found) < wanted and self._make(slot_bytes, wanted - len(found)):
             with self._state.lock:
                 found += self._state.slabs.take(slot_bytes, wanted - len(found))
         return found
 
-    def grow(self, slot_bytes: int) -> bool:
-        """Makes a new slab, if the budget has room for one."""
+    def take_ahead(self, slot_bytes: int, wanted: int) -> list[bytes]:
+        """As `take`, for somebody who can do without: new slabs are not waited for."""
         with self._state.lock:
-            size = self._state.slabs.reserve(slot_bytes)
+            found = self._state.slabs.take(slot_bytes, wanted)
+            is_growing = self._look_ahead(slot_bytes)
+        if is_growing or len(found) == wanted:
+            return found
+        return found + self.take(slot_bytes, wanted - len(found))
+
+    def _look_ahead(self, slot_bytes: int) -> bool:
+        """Has a slab made before it is missed; whether there may be one. Under the lock."""
+        slabs = self._state.slabs
+        if not slabs.may_grow(slot_bytes):
+            return False
+        if slabs.is_scarce(slot_bytes):
+            self._scarce.add(slot_bytes)
+            self.is_needed.set()
+        return True
+
+    def grow_ahead(self) -> None:
+        """Makes the slabs that will be needed soon. Blocks."""
+        self.is_needed.clear()
+        while self._scarce:
+            slot_bytes = self._scarce.pop()
+            with self._state.lock:
+                is_scarce = self._state.slabs.is_scarce(slot_bytes)
+            if is_scarce:
+                with self._growing:
+                    self.grow(slot_bytes)
+
+    def _await_growth(self, slot_bytes: int) -> bool:
+        """Waits for the slab that is being made ahead, which may be the last one; whether it gave
+        slots of this size."""
+        if not self._growing.locked():
+            return False
+        with self._growing, self._state.lock:
+            return self._state.slabs.free_slots(slot_bytes) > 0
+
+    def grow(self, slot_bytes: int, slots_max: int = 0) -> bool:
+        """Makes a new slab, if the budget has room for one; `slots_max`: as for `slab_bytes`."""
+        with self._state.lock:
+            size = self._state.slabs.reserve(slot_bytes, slots_max)
         if not size:
             return False
         segment = self._state.slabs.create(size)
@@ -64,7 +107,8 @@ class BlockRoom:
                 if self._state.slabs.free_slots(slot_bytes):
                     return True
             return (
-                self.grow(slot_bytes)
+                self.grow(slot_bytes, 2 * wanted)
+                or self._await_growth(slot_bytes)
                 or self._recut(slot_bytes)
                 or self._drop(*self._choose(slot_bytes, wanted))
             )

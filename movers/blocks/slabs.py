@@ -14,6 +14,9 @@ from tensorcast.movers.memory.pool import Pool
 from tensorcast.schema.block_wire import OFFSET_BITS
 from tensorcast.schema.errors import OutOfCapacity
 
+AHEAD_SHARE = 2
+"""Of a slab of the usual size one in so many slots should be free at any time."""
+
 
 class Slab:
     """A segment in use for blocks. `slot_bytes` changes when it is cut anew."""
@@ -99,9 +102,19 @@ class Slabs:
 
     # ---- growing, cutting anew, shrinking ------------------------------------------------------
 
-    def reserve(self, slot_bytes: int) -> int:
-        """Sets memory for a new slab aside, for `create`; its size, or 0 when there is none."""
-        size = slab_bytes(slot_bytes, self.capacity_bytes - self._held_bytes)
+    def may_grow(self, slot_bytes: int) -> bool:
+        """Whether the budget has room for another slab."""
+        return slab_bytes(slot_bytes, self.capacity_bytes - self._held_bytes, 1) > 0
+
+    def is_scarce(self, slot_bytes: int) -> bool:
+        """Whether so few slots of this size are free that the next slab should be made now."""
+        usual = slab_bytes(slot_bytes, self.capacity_bytes)
+        return self.free_slots(slot_bytes) * slot_bytes * AHEAD_SHARE < usual
+
+    def reserve(self, slot_bytes: int, slots_max: int = 0) -> int:
+        """Sets memory for a new slab aside, for `create`; its size, or 0 when there is none.
+        `slots_max`: as for `slab_bytes`."""
+        size = slab_bytes(slot_bytes, self.capacity_bytes - self._held_bytes, slots_max)
         self._held_bytes += size
         return size
 

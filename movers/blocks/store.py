@@ -384,7 +384,7 @@ class BlockStore:
         may have. The size of the slots, and their places."""
         slot = slot_bytes(size_bytes)
         wanted = min(wanted, max(0, self._lent_bytes_max - session.lent_bytes) // slot)
-        places = self.room.take(slot, wanted) if wanted else []
+        places = self.room.take_ahead(slot, wanted) if wanted else []
         with self.state.lock:
             session.lend(places, slot)
         return slot, places

@@ -8,6 +8,9 @@ from tensorcast.schema.blocks import BLOCK_BYTES_MAX
 SLOT_BYTES_MIN = 256
 SLAB_BYTES_STEP = 2 << 20
 SLAB_BYTES_MAX = 64 << 20
+SLAB_BYTES_SOON = 16 << 20
+"""A slab that somebody waits for need not be larger. (Much smaller ones could not be cut anew for
+large blocks.)"""
 SLABS_MIN = 16
 """A budget is cut into at least so many slabs, if each has SLAB_BYTES_STEP at least."""
 
@@ -21,11 +24,14 @@ def slot_bytes(size_bytes: int) -> int:
     return max(1, -(-size_bytes // step)) * step
 
 
-def slab_bytes(slot: int, budget_bytes: int) -> int:
-    """The size of a new slab for slots of this size; 0 when the budget cannot hold one."""
+def slab_bytes(slot: int, budget_bytes: int, slots_max: int = 0) -> int:
+    """The size of a new slab for slots of this size; 0 when the budget cannot hold one.
+    `slots_max`: as small as it makes sense for so many; 0: of the usual size."""
     if slot > BLOCK_BYTES_MAX:
         return 0
     usual = min(SLAB_BYTES_MAX, budget_bytes // SLABS_MIN)
+    if slots_max:
+        usual = min(usual, max(SLAB_BYTES_SOON, slots_max * slot))
     wanted = max(1, usual // slot) * slot
     rounded = -(-wanted // SLAB_BYTES_STEP) * SLAB_BYTES_STEP
     return rounded if rounded <= budget_bytes else 0

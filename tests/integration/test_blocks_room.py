@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from block_nodes import (
@@ -19,6 +21,7 @@ from block_nodes import (
 from tensorcast.client import blocks
 from tensorcast.movers.blocks import desk
 from tensorcast.movers.core.block_eviction import BlockPolicy
+from tensorcast.movers.memory.pool import Lent, Pool
 from tensorcast.schema.blocks import BlockPut
 from tensorcast.schema.ids import Tier
 
@@ -95,6 +98,40 @@ def test_slabs_go_to_the_sizes_that_need_them():
         assert put(client, range(2000, 2100), 4 * KIB) == [STORED] * 100
         assert counts(client)["slab_bytes"] <= 16 * MIB
         assert sum(client.exists(keys_for(range(1000, 1040)))) > 4
+
+
+class SlowPool(Pool):
+    """A machine that is too busy to make memory, but for the first segment, until `gate` is
+    open."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        super().__init__(capacity_bytes)
+        self.gate = threading.Event()
+        self.asked = 0
+
+    def allocate(self, size_bytes: int, *, is_touched: bool = True) -> Lent:
+        self.asked += 1
+        if self.asked > 1:
+            assert self.gate.wait(20)
+        return super().allocate(size_bytes, is_touched=is_touched)
+
+
+def test_memory_is_made_before_it_is_missed_and_no_put_waits_for_it():
+    pool = SlowPool(256 * MIB)
+    with block_node(capacity=256 * MIB, pool=pool) as node:
+        try:
+            client = node.connect()
+            for n in range(14):
+                assert put(client, [n], MIB) == [STORED]  # the first 16 MiB were not waited for
+                assert counts(client)["slab_bytes"] <= 32 * MIB
+            wait_until(lambda: pool.asked == 2)
+        finally:
+            pool.gate.set()
+        wait_until(lambda: pool.stats().used_bytes == 32 * MIB)
+        for n in range(14, 200):
+            assert put(client, [n], MIB) == [STORED]
+        check(client, range(200), MIB)
+        assert counts(client)["slab_bytes"] <= 256 * MIB
 
 
 def test_what_does_not_fit_goes_to_disk_and_comes_back():

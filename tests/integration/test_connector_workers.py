@@ -108,6 +108,26 @@ def test_a_request_is_free_when_its_saves_are_done(worker: Worker):
     assert worker.side.take_ended() == (set(), set())
 
 
+def test_of_a_step_only_what_the_engine_takes_back_is_lost(worker: Worker):
+    """The blocks of a step go to the node together."""
+    worker.side.save(
+        StepPlan(
+            weights="w1",
+            saves=[SaveJob(n, f"r{n}", "space", (hash_of(n),), (n,)) for n in range(COUNT)],
+        )
+    )
+    worker.side.give_up({"r0", "r3"})
+    done: set[int] = set()
+    while len(done) < COUNT - 2:
+        _, _, report = worker.wait()
+        assert not report.dropped
+        done |= report.done.keys()
+    assert done == set(range(COUNT)) - {0, 3}
+    worker.load([1, 2], [5, 6])
+    worker.wait()
+    assert not worker.side.take_bad_blocks()
+
+
 def test_what_the_engine_takes_back_is_never_stored_with_other_content(
     worker: Worker, node: BlockNode
 ):

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, TypeVar
 
+from tensorcast.client.blocks_pieces import Pieces
 from tensorcast.engines.vllm.connector.counters import Counters
 from tensorcast.engines.vllm.connector.link import Link
 from tensorcast.engines.vllm.connector.memory import CacheMemory, Guard
@@ -67,9 +69,11 @@ class _Load:
 
 @dataclass
 class _Save:
+    """`future`: the numbers of the jobs of its step that are kept; None: it was not begun."""
+
     job: SaveJob
     guard: Guard
-    future: Future[bool] | None
+    future: Future[set[int]] | None = None
 
 
 class WorkerSide:
@@ -119,16 +123,18 @@ class WorkerSide:
             self._loads.append(_Load(job, weights, shares))
 
     def save(self, plan: StepPlan) -> None:
-        """Begins the saves of a step whose blocks are computed."""
+        """Begins the saves of a step whose blocks are computed, all at once: what is asked of the
+        node for each of them costs the engine as much as to copy a block."""
         is_stale = plan.weights != self._weights() or self._memory is None
-        for job in plan.saves:
-            guard = Guard()
-            if is_stale or self._link.is_resting or len(self._saves) >= WAITING_SAVES_MAX:
-                self._counters.add("saves_dropped", 1)
-                self._saves[job.number] = _Save(job, guard, None)
-            else:
-                future = self._saving.submit(self._save, job, guard)
-                self._saves[job.number] = _Save(job, guard, future)
+        is_away = is_stale or self._link.is_resting
+        saves = [_Save(job, Guard()) for job in plan.saves]
+        if is_away or len(self._saves) + len(saves) > WAITING_SAVES_MAX:
+            self._counters.add("saves_dropped", len(saves))
+        elif saves:
+            future = self._saving.submit(self._save, saves)
+            for save in saves:
+                save.future = future
+        self._saves.update((save.job.number, save) for save in saves)
         self._finishing.update(plan.finishing)
 
     def take_ended(self, *, is_idle: bool = False) -> tuple[set[str], set[str]]:
@@ -190,7 +196,7 @@ class WorkerSide:
                 continue
             del self._saves[number]
             self._report.done[number] = 1
-            if save.future is None or not _result(save.future, False):
+            if save.future is None or number not in _result(save.future, set()):
                 self._report.dropped.add(number)
 
     # ---- in threads ----------------------------------------------------------------------------
@@ -216,25 +222,44 @@ class WorkerSide:
         self._counters.add("load_s", time.monotonic() - began_s)
         return at - first
 
-    def _save(self, job: SaveJob, guard: Guard) -> bool:
-        """Whether all of the blocks are kept; false after the engine wanted them back."""
+    def _save(self, saves: list[_Save]) -> set[int]:
+        """The numbers of the jobs whose blocks are all kept: not of those that the engine wanted
+        back."""
+        began_s = time.monotonic()
+        kept: set[int] = set()
+        while live := [save for save in saves if not save.guard.is_given_up]:
+            try:
+                kept = self._put(live)
+                break
+            except Cancelled:  # of one of them: the others once more
+                continue
+        self._counters.add("save_s", time.monotonic() - began_s)
+        return kept
+
+    def _put(self, saves: list[_Save]) -> set[int]:
+        """As `_save`. Raises Cancelled when one of them was given up meanwhile."""
         memory = self._memory
         assert memory is not None
-        began_s = time.monotonic()
-        keys = block_keys(job.space, job.hashes, [self._rank], memory.parts)
-        sources = [part for n in job.block_ids for part in memory.guarded(n, guard)]
-        try:
-            answers = self._link.put(keys, sources)
-        except Cancelled:
-            return False
+        keys: list[bytes] = []
+        sources: list[Pieces] = []
+        for save in saves:
+            job = save.job
+            keys += block_keys(job.space, job.hashes, [self._rank], memory.parts)
+            sources += [part for n in job.block_ids for part in memory.guarded(n, save.guard)]
+        answers = self._link.put(keys, sources)
         if answers is None:
-            return False
+            return set()
         stored = answers.count(BlockPut.STORED)
         self._counters.add("saved_blocks", stored / memory.parts)
         self._counters.add("saved_bytes", stored * memory.block_bytes / memory.parts)
         self._counters.add("rejected_blocks", answers.count(BlockPut.REJECTED) / memory.parts)
-        self._counters.add("save_s", time.monotonic() - began_s)
-        return BlockPut.REJECTED not in answers
+        sizes = [len(save.job.hashes) * memory.parts for save in saves]
+        ends = list(accumulate(sizes))
+        return {
+            save.job.number
+            for save, end, size in zip(saves, ends, sizes, strict=True)
+            if BlockPut.REJECTED not in answers[end - size : end]
+        }
 
 
 def split_evenly(count: int, each_bytes: int, threads: int) -> list[tuple[int, int]]:

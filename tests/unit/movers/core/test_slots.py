@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tensorcast.movers.core.slots import (
     SLAB_BYTES_MAX,
+    SLAB_BYTES_SOON,
     SLAB_BYTES_STEP,
     SLOT_BYTES_MIN,
     cut_slab,
@@ -43,6 +44,14 @@ def test_a_large_budget_has_large_slabs():
     assert slab_bytes(1 << 16, 8 << 30) == SLAB_BYTES_MAX
     assert slab_bytes(1 << 16, 1 << 20) == 0
     assert slab_bytes(BLOCK_BYTES_MAX + 1, 8 << 30) == 0
+
+
+def test_a_slab_that_is_waited_for_is_smaller():
+    slot = 1 << 19
+    assert slab_bytes(slot, 8 << 30, 2) == SLAB_BYTES_SOON
+    assert slab_bytes(slot, 8 << 30, 52) == 52 * slot
+    assert slab_bytes(slot, 8 << 30, 1000) == SLAB_BYTES_MAX
+    assert slab_bytes(slot, 32 << 20, 1000) == slab_bytes(slot, 32 << 20) == 2 << 20
 
 
 @given(st.integers(1, 1000), sizes)
