@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ from tensorcast.controlplane.store.migrate import migrate
 from tensorcast.log.blocks import JetStreamBlocks
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
+from tensorcast.log.tail import Tail
 from tensorcast.log.writer import Writer
 from tensorcast.schema.errors import (
     Corrupt,
@@ -51,6 +53,9 @@ CONNECT_S_MAX = 3.0
 CATCH_UP_S_MAX = 300.0
 PAUSE_S = 0.2
 USAGE = 2
+GARBAGE_THRESHOLDS = (50_000, 20, 100)
+"""The view is large, lives long and has no cycles: to search it for garbage every 700 objects would
+take a third of all CPU."""
 NOWHERE = "postgresql://nowhere/"
 _logger = logging.getLogger("tensorcast.controlplane")
 
@@ -70,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidArgument as error:
         _logger.error("%s", error)
         return USAGE
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
         asyncio.run(run(settings))
     except BaseExceptionGroup as group:
@@ -114,13 +120,15 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
             supervisor.tell(status="bringing the database up to date")
             await migrate(settings.postgres_url, timeout_s=START_S_MAX)
             await _refuse_another_log(settings, log, supervisor)
-        desk = _make_desk(settings, log, owned)
+        tail = Tail(log)
+        desk = _make_desk(settings, log, tail, owned)
         listening = asyncio.Event()
         tasks = await owned.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(tail.run())
         tasks.create_task(desk.follower.run())
         tasks.create_task(desk.writer.run())
         await desk.follower.wait_for(await log.last_seq(), CATCH_UP_S_MAX)
-        for service in _services(settings, log, desk, listening):
+        for service in _services(settings, log, tail, desk, listening):
             tasks.create_task(service)
         if "api" in settings.services:
             await listening.wait()
@@ -141,14 +149,14 @@ async def _refuse_another_log(
         raise
 
 
-def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> Desk:
+def _make_desk(settings: Settings, log: JetStreamLog, tail: Tail, owned: AsyncExitStack) -> Desk:
     """What the services share; closed with `owned`."""
     engine = make_engine(settings.postgres_url or NOWHERE, name="tensorcast api")
     owned.push_async_callback(engine.dispose)
     return Desk(
         cluster=settings.cluster,
         writer=Writer(log),
-        follower=Follower(log),
+        follower=Follower(tail),
         cursors=JetStreamCursors(log),
         history=PostgresHistory(engine),
         heartbeats=Heartbeats(asyncio.get_running_loop().time),
@@ -160,7 +168,7 @@ def _make_desk(settings: Settings, log: JetStreamLog, owned: AsyncExitStack) -> 
 
 
 def _services(
-    settings: Settings, log: JetStreamLog, desk: Desk, listening: asyncio.Event
+    settings: Settings, log: JetStreamLog, tail: Tail, desk: Desk, listening: asyncio.Event
 ) -> Iterator[Coroutine[object, object, None]]:
     """The chosen services, not started yet. The API sets `listening`."""
     chosen = settings.services
@@ -168,13 +176,13 @@ def _services(
     if chosen & {"timers", "api"}:
         yield desk.heartbeats.run(log.nats, settings.cluster)
     if "persister" in chosen:
-        yield run_persister(log, settings.postgres_url, desk.progress)
+        yield run_persister(tail, settings.postgres_url, desk.progress)
         yield _persist_blocks(settings, desk.block_progress)
         yield run_snapshots(follower, desk.progress, settings.postgres_url)
         yield run_departures(desk)
     if "scheduler" in chosen:
         policies = make_policies(settings.topology)
-        yield run_scheduler(log, writer, desk.cursors, follower=follower, policies=policies)
+        yield run_scheduler(tail, writer, desk.cursors, follower=follower, policies=policies)
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s
         yield run_timers(log.nats, writer, follower, desk.heartbeats, node_timeout_s=timeout_s)

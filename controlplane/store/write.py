@@ -5,6 +5,7 @@ all. So each event is there exactly once, whatever is killed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final, cast
 from uuid import UUID
 
@@ -135,33 +136,43 @@ async def copy_rows(connection: AsyncConnection, table: Table, rows: Sequence[Ro
 
 _KEEP: Final = "DO NOTHING"
 _REPLACE: Final = "DO UPDATE SET"
+_DIRECT_ROWS_MAX: Final = 64
+"""So many rows are inserted one by one in a single round trip; more go through a stage."""
 
 
 async def _merge(
     connection: AsyncConnection, table: Table, rows: Sequence[Row], on_conflict: str
 ) -> None:
-    """Copies rows to a stage and from there into the table: the fastest way that can meet rows
-    which are there already."""
+    """Puts rows into a table that may have them already. Many are copied to a stage and from there
+    into the table: for them that is the fastest way."""
     if not rows:
         return
+    driver = await driver_of(connection)
     columns = [column.name for column in table.columns]
-    keys = ", ".join(column.name for column in table.primary_key)
+    names = ", ".join(f'"{name}"' for name in columns)
+    conflict = _on_conflict(table, on_conflict)
+    if len(rows) <= _DIRECT_ROWS_MAX:
+        values = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+        insertion = f"INSERT INTO {table.name} ({names}) VALUES ({values}) {conflict}"
+        await driver.executemany(insertion, rows)
+        return
     stage = f"staged_{table.name}"
     await connection.execute(
         text(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
     )
-    driver = await driver_of(connection)
     await driver.copy_records_to_table(stage, schema_name="pg_temp", columns=columns, records=rows)
-    names = ", ".join(f'"{name}"' for name in columns)
-    action = on_conflict
-    if on_conflict is _REPLACE:
-        action += " " + ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in columns)
-    await connection.execute(
-        text(
-            f"INSERT INTO {table.name} ({names}) SELECT {names} FROM pg_temp.{stage}"
-            f" ON CONFLICT ({keys}) {action}"
-        )
+    await driver.execute(
+        f"INSERT INTO {table.name} ({names}) SELECT {names} FROM pg_temp.{stage} {conflict}"
     )
+
+
+@cache
+def _on_conflict(table: Table, action: str) -> str:
+    keys = ", ".join(column.name for column in table.primary_key)
+    if action is _REPLACE:
+        names = (column.name for column in table.columns)
+        action += " " + ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in names)
+    return f"ON CONFLICT ({keys}) {action}"
 
 
 async def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
@@ -170,15 +181,18 @@ async def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
     return cast("asyncpg.Connection", raw.driver_connection)
 
 
+_OTHERS: Final = """
+SELECT min(seq) FROM events JOIN unnest($2::bigint[], $3::uuid[]) AS written (seq, event_id)
+USING (seq) WHERE log_epoch = $1 AND events.event_id <> written.event_id
+"""
+
+
 async def _check_same(connection: AsyncConnection, batch: Batch) -> None:
     if not batch.events:
         return
-    other = await connection.scalar(
-        text(
-            "SELECT min(staged.seq) FROM pg_temp.staged_events AS staged"
-            " JOIN events USING (log_epoch, seq) WHERE events.event_id <> staged.event_id"
-        )
-    )
+    driver = await driver_of(connection)
+    _, seqs, ids, *_ = zip(*batch.events, strict=True)
+    other = await driver.fetchval(_OTHERS, batch.last.log_epoch, seqs, ids)
     if other is not None:
         raise Corrupt(
             f"Postgres has another event at position {other} than the log.",

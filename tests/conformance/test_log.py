@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 import pytest
@@ -9,11 +10,23 @@ import pytest
 from conformance.log import CHECKS, check_cursors
 from tensorcast.log.jetstream import JetStreamCursors, connect_log
 from tensorcast.log.memory import MemoryCursors, MemoryLog
+from tensorcast.log.tail import Tail
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_log_in_memory(check):
     await check(MemoryLog())
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_the_tail_of_a_log(check):
+    tail = Tail(MemoryLog())
+    task = asyncio.create_task(tail.run())
+    try:
+        await check(tail)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_cursors_in_memory():

@@ -1,0 +1,1 @@
+"""How fast the log is: measured by `python -m events`, one line of JSON for each measurement."""
