@@ -101,7 +101,7 @@ class SchedulerPart:
             self._say_unknown()
         elif not versions.are_told:
             self._naming = begin_naming(model.model, model.revision)
-        self.say_space()
+        # The space is named in the first step: vLLM has not made the root of its hashes yet.
 
     def catch_up(self) -> None:
         """Takes the name of the weights, when it has been found out, and says where blocks belong
