@@ -1,13 +1,16 @@
 """What sharing KV blocks is worth to real vLLM engines, and what it costs.
 
-    python benchmarks/vllm_kv.py [--rounds 7] [--only NAME]      (needs `scripts/engines
-    [--smollm2]`)
+    python benchmarks/vllm_kv.py [--rounds 7] [--only NAME]
+    (needs `scripts/engines [--smollm2] [--lmcache]`)
 
 Prints one JSON object a line; times in seconds, to the first token, medians of rounds in which all
 ways take turns. Tokens are compared each time.
 
 * `node`: a prompt of 3,500 tokens, tiny Llama: computed (`miss`), computed by another engine of the
   node (`external`), and in the engine's own cache (`local`).
+* `lmcache`: the same beside two engines with LMCache (its `LMCacheMPConnector` and server: its
+other connector has nothing for a CPU), in the same rounds; its chunks are as long as the engine's
+blocks.
 * `nodes`: 2,000 tokens, SmolLM2-135M: the same with the other engine on another node, behind a link
 of its own (network namespaces, root only), and from the same node.
 * `save`: prompts of 1,000 tokens and 32 generated ones, eight at once, with and without the
@@ -35,17 +38,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "engines"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import engine
 import lab_cluster
 import models
 import netlab
+import vllm_lmcache
 from cluster import Cluster, running_cluster
 
 LONG, MIDDLE, SHORT = 3500, 2000, 1000
 TOKENS = 16
 AT_ONCE = 8
 KILLS = 50
+HITS = "vllm:external_prefix_cache_hits_total"
 
 
 def report(what: str, **more: object) -> None:
@@ -139,6 +145,42 @@ def node(folder: Path, rounds: int) -> None:
                 "local": lambda ids: other.generate(ids, TOKENS),
             }
             tell_times("node", compare(rounds, LONG, ways, 0.3, 1000), tokens=LONG)
+
+
+def lmcache(folder: Path, rounds: int) -> None:
+    """Two engines with our connector and two with LMCache's, on one node."""
+    if not vllm_lmcache.FOLDER.exists():
+        report("lmcache", skipped="no LMCache: scripts/engines --lmcache")
+        return
+    folder.mkdir()
+    with running_cluster(folder / "cluster", 1) as cluster, vllm_lmcache.server(folder) as port:
+        theirs = vllm_lmcache.connector(port)
+        starts = [
+            lambda name=name, flags=flags, env=env: engine.launch(
+                models.tiny_model(), folder / name, *flags, env=env
+            )
+            for name, flags, env in (
+                ("a", connector(), context_of(cluster)),
+                ("b", connector(), context_of(cluster)),
+                ("c", theirs, vllm_lmcache.ENV),
+                ("d", theirs, vllm_lmcache.ENV),
+            )
+        ]
+        with started(*starts) as (a, b, c, d):
+            ways = {
+                "miss": lambda ids: a.generate(ids, TOKENS),
+                "lmcache_miss": lambda ids: c.generate(ids, TOKENS),
+                "external": lambda ids: b.generate(ids, TOKENS),
+                "lmcache_external": lambda ids: d.generate(ids, TOKENS),
+                "local": lambda ids: b.generate(ids, TOKENS),
+                "lmcache_local": lambda ids: d.generate(ids, TOKENS),
+            }
+            times = compare(rounds, LONG, ways, 1.0, 1500)
+            hits = [one.metrics().total(HITS) / (rounds + 1) for one in (b, d)]
+        ratio = median(
+            [a / b for a, b in zip(times["lmcache_external"], times["external"], strict=True)]
+        )
+        tell_times("lmcache", times, tokens=LONG, hit_tokens=hits, lmcache_to_external=ratio)
 
 
 def save(folder: Path, rounds: int) -> None:
@@ -397,12 +439,12 @@ def cut_link(made: lab_cluster.Cluster) -> Callable[[], None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=("node", "nodes", "save", "kills"))
+    parser.add_argument("--only", choices=("node", "lmcache", "nodes", "save", "kills"))
     options = parser.parse_args()
     if not engine.PYTHON.exists():
         sys.exit("There is no engine here: run scripts/engines first.")
     with tempfile.TemporaryDirectory(prefix="tc-vllm-kv-") as folder:
-        for scenario in (node, save, nodes, kills):
+        for scenario in (node, lmcache, save, nodes, kills):
             if options.only in (None, scenario.__name__):
                 done = scenario(Path(folder) / scenario.__name__, options.rounds)
                 if done is not None:

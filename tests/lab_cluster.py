@@ -16,7 +16,7 @@ from servers import NatsServer
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.commands import RequestReplicas
 from tensorcast.schema.events import OperationSucceeded, ReplicaReady, ReplicasRequested
-from tensorcast.schema.ids import NodeId, Tier, replica_id
+from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
 from tensorcast.schema.work import Evict
 
 WAIT_S_MAX = 120.0
@@ -104,7 +104,11 @@ class Cluster:
 
     async def forget(self, content: Content, *hosts: str) -> None:
         """Drops the replicas on these hosts again."""
-        work = Evict(artifact=content.id, tier=Tier.DRAM, reason="benchmark")
+        await self.evict(content.id, *hosts)
+
+    async def evict(self, artifact: ArtifactId, *hosts: str) -> None:
+        """Drops the replicas of an artifact on these hosts."""
+        work = Evict(artifact=artifact, tier=Tier.DRAM, reason="benchmark")
         issued = [await self.observer.issue(host, work) for host in hosts]
         for operation in issued:
             await self.observer.succeeded(operation)

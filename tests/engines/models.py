@@ -61,6 +61,9 @@ GIBIBYTE = Shape(layers=20, hidden=1024, heads=16, kv_heads=8, intermediate=3328
 GIBIBYTE_HALF = replace(GIBIBYTE, layers=40, dtype="bfloat16")
 """1.0 GiB in bfloat16."""
 
+LARGE = Shape(layers=24, hidden=2048, heads=32, kv_heads=32, intermediate=8192, dtype="bfloat16")
+"""3.0 GiB in bfloat16: a model of 1.7 billion weights, but for its vocabulary."""
+
 
 def tiny_model(seed: int = 0) -> Path:
     """The folder of the tiny model with these weights, made when it is not there."""
@@ -75,6 +78,11 @@ def gibibyte_model(seed: int = 0) -> Path:
 def gibibyte_half_model(seed: int = 0) -> Path:
     """The folder of a random model of 1 GiB in bfloat16, made when it is not there."""
     return cached(f"gibibyte-half-{seed}", lambda folder: write_llama(folder, GIBIBYTE_HALF, seed))
+
+
+def large_model(seed: int = 0) -> Path:
+    """The folder of a random model of 3 GiB in bfloat16, made when it is not there."""
+    return cached(f"large-llama-{seed}", lambda folder: write_llama(folder, LARGE, seed))
 
 
 def smollm2_model() -> Path | None:
@@ -302,6 +310,7 @@ MAKERS = {
     "tiny": tiny_model,
     "gibibyte": gibibyte_model,
     "gibibyte-half": gibibyte_half_model,
+    "large": large_model,
     "smollm2": make_smollm2,
 }
 
