@@ -6,12 +6,14 @@ come are undefined. Chunks that have come are checked, and stay as they are.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tensorcast.client.memory import Mapping, map_segment
 from tensorcast.client.naming import What, check_timeout, name_of
 from tensorcast.schema.chunks import ByteRange, ChunkSet
-from tensorcast.schema.errors import Timeout
+from tensorcast.schema.errors import Timeout, Unavailable
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import Arrived, Follow, Get, Granted
 from tensorcast.schema.tensors import Index
@@ -33,6 +35,8 @@ class AsyncArrival:
         self._client = client
         self._granted = granted
         self.memory = memory
+        self.is_excerpt = granted.is_excerpt
+        """Whether no more comes than what `bring` asks for."""
         manifest = granted.manifest
         self.chunks = (
             ChunkSet.full(manifest.chunks_total) if granted.chunks is None else granted.chunks
@@ -51,6 +55,11 @@ class AsyncArrival:
         return self._granted.manifest.size_bytes
 
     @property
+    def here_bytes(self) -> int:
+        """How many bytes are there, in whole chunks."""
+        return min(len(self.chunks) * self._granted.manifest.chunk_bytes, self.size_bytes)
+
+    @property
     def is_whole(self) -> bool:
         """Whether all bytes are there."""
         return len(self.chunks) == self._granted.manifest.chunks_total
@@ -67,6 +76,29 @@ class AsyncArrival:
         for start in range(0, len(memory), PREFAULT_BYTES):
             if not populate_from_file(memoryview(memory)[start : start + PREFAULT_BYTES]):
                 return
+
+    async def bring(self, places: Iterable[ByteRange], *, timeout: float = 300.0) -> None:
+        """Returns when these bytes are there: of an excerpt no others come. Raises
+        Timeout, and Unavailable when they will not come: `get` it all then."""
+        check_timeout(timeout)
+        chunk_bytes = self._granted.manifest.chunk_bytes
+        wanted = cover(places, chunk_bytes) - self.chunks
+        if not self.is_excerpt:
+            while (wanted - self.chunks).ranges:
+                await self.wait(timeout=timeout)
+        if not (wanted - self.chunks).ranges:
+            return
+        request = Get(what=self.artifact, timeout_s=timeout, partial=True, chunks=wanted)
+        granted, descriptors = await self._client.mover.ask(request, Granted, timeout=timeout)
+        for descriptor in descriptors:  # of what is mapped already
+            os.close(descriptor)
+        if granted.segment != self._granted.segment or granted.chunks is None:
+            raise Unavailable(
+                f"The excerpt of {self.artifact} that was read is gone.",
+                hint="Ask for the artifact again.",
+                artifact=self.artifact,
+            )
+        self.chunks = granted.chunks
 
     async def wait(self, *, timeout: float = 300.0) -> None:
         """Returns when more has come, at once when all is there. Raises Timeout, and Unavailable
@@ -93,13 +125,30 @@ class AsyncArrival:
                 )
 
 
-async def follow(client: AsyncClient, what: What, timeout: float) -> AsyncArrival:
+async def follow(
+    client: AsyncClient, what: What, timeout: float, *, excerpt: bool = False
+) -> AsyncArrival:
     """As `AsyncClient.follow`."""
     check_timeout(timeout)
     await client.position.settled()
-    request = Get(what=name_of(what), after=client.position.seq, timeout_s=timeout, partial=True)
+    request = Get(
+        what=name_of(what),
+        after=client.position.seq,
+        timeout_s=timeout,
+        partial=True,
+        chunks=ChunkSet() if excerpt else None,
+    )
     granted, descriptors = await client.mover.ask(request, Granted, timeout=timeout)
     return AsyncArrival(client, granted, map_segment(descriptors, granted.manifest.size_bytes))
+
+
+def cover(places: Iterable[ByteRange], chunk_bytes: int) -> ChunkSet:
+    """The chunks in which these bytes lie. Pure."""
+    return ChunkSet.merge(
+        (place.offset // chunk_bytes, (place.end - 1) // chunk_bytes + 1)
+        for place in places
+        if place.size
+    )
 
 
 def is_covered(place: ByteRange, chunks: ChunkSet, chunk_bytes: int) -> bool:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tensorcast.client.filling import Progress
 from tensorcast.client.memory import Mapping
@@ -23,6 +24,7 @@ from tensorcast.schema.errors import (
     PermissionDenied,
     TensorCastError,
 )
+from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.safetensors import write_header
 from tensorcast.schema.tensors import DTYPE_BITS, tensor_bytes
 from tensorcast.schema.views import Selected, byte_ranges
@@ -38,6 +40,15 @@ METADATA = {"format": "pt"}
 WRITE_BYTES_MAX = 8 << 20
 _DESCRIPTORS = Path("/proc/self/fd")
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+
+
+class Written(NamedTuple):
+    """A file, and the artifact whose bytes it has."""
+
+    artifact: ArtifactId
+    path: str
+
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.arena import Arena
@@ -21,7 +21,7 @@ from tensorcast.client.blocks_calls import Addresses, AsyncBlockCalls, make_bloc
 from tensorcast.client.checking import check_bytes
 from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.engine_calls import AsyncEngineCalls
-from tensorcast.client.export import PathLike, write_safetensors
+from tensorcast.client.export import PathLike, Written, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.memory import Mapping as MemoryMapping
@@ -52,7 +52,6 @@ from tensorcast.client.socket import MoverSockets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
 from tensorcast.schema.api_signals import Emitted
 from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
 from tensorcast.schema.tensors import Index, TensorSpec
 from tensorcast.schema.views import Selected, View, resolve
@@ -70,13 +69,6 @@ T = TypeVar("T")
 GET_S = 300.0
 THREADS_MAX = 8
 INLINE_TENSORS_MAX = 1000
-
-
-class Written(NamedTuple):
-    """A file, and the artifact whose bytes it has."""
-
-    artifact: ArtifactId
-    path: str
 
 
 def connect_async(
@@ -321,10 +313,13 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls):
         mark = Mark(artifact=grant.artifact, name=name_of(what))
         return await self.run(lambda _: write_model_folder(files, mark, folder, force=force))
 
-    async def follow(self, what: What, *, timeout: float = GET_S) -> AsyncArrival:
+    async def follow(
+        self, what: What, *, excerpt: bool = False, timeout: float = GET_S
+    ) -> AsyncArrival:
         """As `get` for who begins with what is there: returns as soon as the node has begun to
-        bring the artifact. `timeout` is for that; raises as `get`."""
-        return await follow(self, what, timeout)
+        bring the artifact, within `timeout`. `excerpt`: only what `Arrival.bring` asks for is
+        needed; no more comes to a node that has nothing of it. Raises as `get`."""
+        return await follow(self, what, timeout, excerpt=excerpt)
 
     async def grant(
         self, what: What, *, timeout: float = GET_S

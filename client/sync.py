@@ -234,6 +234,7 @@ class Arrival(_Facade[AsyncArrival]):
     """An artifact that is here, or on its way: see `AsyncArrival`."""
 
     wait = _waited(AsyncArrival.wait)
+    bring = _waited(AsyncArrival.bring)
 
     @documented_as(AsyncArrival.prefault)
     def prefault(self) -> None:
@@ -261,6 +262,21 @@ class Arrival(_Facade[AsyncArrival]):
     def is_whole(self) -> bool:
         """Whether all bytes are there."""
         return self._inner.is_whole
+
+    @property
+    def is_excerpt(self) -> bool:
+        """Whether no more comes than what `bring` asks for."""
+        return self._inner.is_excerpt
+
+    @property
+    def size_bytes(self) -> int:
+        """How long its byte space is."""
+        return self._inner.size_bytes
+
+    @property
+    def here_bytes(self) -> int:
+        """How many bytes are there, in whole chunks."""
+        return self._inner.here_bytes
 
 
 class Lease(_Facade[AsyncLease]):
@@ -372,10 +388,11 @@ class Client(_Facade[AsyncClient], BlockCalls):
         return Artifact(self._portal, self._portal.run(self._inner.wait(what, timeout=timeout)))
 
     @documented_as(AsyncClient.follow)
-    def follow(self, what: What, *, timeout: float = GET_S) -> Arrival:
+    def follow(self, what: What, *, excerpt: bool = False, timeout: float = GET_S) -> Arrival:
         """As `AsyncClient.follow`."""
         _seal(what)
-        return Arrival(self._portal, self._portal.run(self._inner.follow(what, timeout=timeout)))
+        work = self._inner.follow(what, excerpt=excerpt, timeout=timeout)
+        return Arrival(self._portal, self._portal.run(work))
 
     def operation(self, operation: str) -> Operation:
         """An operation by its id. Raises NotFound."""

@@ -24,6 +24,9 @@ class Arriving(Protocol):
     @property
     def memory(self) -> Mapping | None: ...
 
+    @property
+    def is_excerpt(self) -> bool: ...
+
     def has(self, place: ByteRange) -> bool: ...
 
     def wait(self, *, timeout: float) -> None: ...
@@ -33,10 +36,11 @@ def tensors_as_they_come(
     arrival: Arriving, skips: Callable[[str], bool], timeout_s: float
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor once all its bytes are there, those that are there already first; in place, and
-    without those that `skips` names. Raises what waiting for an arrival raises."""
+    without those that `skips` names. Of an excerpt all at once, before their bytes: who reads them
+    has them brought. Raises what waiting for an arrival raises."""
     left = [spec for spec in without_files(arrival.index) if not skips(spec.name)]
     while left:
-        ready = [spec for spec in left if arrival.has(spec.extent)]
+        ready = [spec for spec in left if arrival.is_excerpt or arrival.has(spec.extent)]
         if not ready:
             arrival.wait(timeout=timeout_s)
             continue

@@ -8,13 +8,16 @@ parameter, the parameter moves there, and no byte is read or written; its memory
 touched, costs nothing. So tensor parallelism, merged matrices and quantised formats need no rules
 of their own. Whatever else happens to a parameter meanwhile is done as it would be without us.
 
+What is read is brought first: of an excerpt no other bytes come than those that
+are used, and they are asked for together (`Memory.bring`).
+
 The mapping is private: an engine that writes to its weights changes its own pages only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
@@ -23,10 +26,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorcast.client.copying import copy_all
+from tensorcast.schema.chunks import ByteRange
 
 ALIGNMENT_BYTES = 64
+NEAR_BYTES = 1 << 20
+"""Bytes that lie no farther apart than this are brought with those between them."""
 BATCH_BYTES = 64 << 20
 """So many bytes of copies wait for each other, so that all cores share them."""
+Bring = Callable[[Sequence[ByteRange]], None]
 _COPY = torch.ops.aten.copy_.default
 _OWNERS = 2
 """References to the storage of a tensor that nothing else shares: its own, and Python's."""
@@ -77,6 +84,7 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._sizes = {start: slot.size_bytes for start, slot in self._slots.items()}
         self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._waiting_bytes = 0
+        self._model = model
         self._in_place = self._in_place_bytes = self._copied_bytes = 0
 
     def __exit__(
@@ -89,6 +97,8 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if error is None:
             for slot in self._slots.values():
                 self._settle(slot)
+            used = [tensor for tensor in _tensors_of(self._model) if self._memory.holds(tensor)]
+            self._memory.bring([*used, *(source for source, _ in self._waiting)])
             self._copy()
         self._slots.clear()
         self._waiting.clear()
@@ -149,6 +159,8 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if isinstance(argument, list | tuple):
                 self._touch(argument)
             elif isinstance(argument, torch.Tensor) and _has_memory(argument):
+                if self._memory.holds(argument):
+                    self._memory.bring([argument])
                 slot = self._slots.get(argument.untyped_storage().data_ptr())
                 if slot is not None:
                     slot.is_open = False
@@ -174,6 +186,7 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self._copy()
 
     def _copy(self) -> None:
+        self._memory.bring([source for source, _ in self._waiting])
         copy_all(self._waiting)
         self._copied_bytes += self._waiting_bytes
         self._waiting, self._waiting_bytes = [], 0
@@ -197,9 +210,11 @@ class Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
 
 class Memory:
-    """The mapped bytes of an artifact."""
+    """The mapped bytes of an artifact. `bring` is asked for bytes before they are read; None: all
+    are there."""
 
-    def __init__(self, buffer: memoryview) -> None:
+    def __init__(self, buffer: memoryview, bring: Bring | None = None) -> None:
+        self._bring = bring
         self._bytes = torch.frombuffer(buffer, dtype=torch.uint8)
         self.start = self._bytes.data_ptr()
         self.end = self.start + self._bytes.numel()
@@ -208,6 +223,22 @@ class Memory:
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies here."""
         return self.start <= tensor.data_ptr() < self.end
+
+    def bring(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Returns when the bytes of these tensors, which lie here, are there."""
+        if self._bring is not None and tensors:
+            self._bring([place for tensor in tensors for place in self._places(tensor)])
+
+    def _places(self, tensor: torch.Tensor) -> Iterator[ByteRange]:
+        """Where a tensor's elements lie, near ones together."""
+        item = tensor.element_size()
+        if tensor.dim() and tensor.stride(0) * item > NEAR_BYTES and not tensor.is_contiguous():
+            for part in tensor.unbind(0):
+                yield from self._places(part)
+        elif tensor.numel():
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            last = sum((size - 1) * stride for size, stride in steps)
+            yield ByteRange(tensor.data_ptr() - self.start, (last + 1) * item)
 
     def tensor(self, address: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """A tensor over bytes of it, which it keeps alive."""

@@ -29,6 +29,7 @@ from tensorcast.movers.core.supply import is_coming
 from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
+from tensorcast.movers.excerpts import Excerpts
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
 from tensorcast.movers.images import Images
@@ -231,11 +232,12 @@ class Mover:
             life,
             operations_max=settings.operations_max,
         )
-        self._wire_socket(room, fills)
+        self._wire_socket(room, fills, puller)
         self._wire_node()
 
-    def _wire_socket(self, room: Room, fills: Fills) -> None:
+    def _wire_socket(self, room: Room, fills: Fills, puller: Puller) -> None:
         settings, follower, life = self._settings, self._follower, self._life
+        self._excerpts = Excerpts(room, self._pool, self._lifelines, puller, fills.discard_idle)
         sealing = Sealing(self._residents, self._pool, self._journal, self._writer, follower, life)
         self._pending = Pending(sealing, self._pool, self._journal, settings.data_dir / "accepted")
         self._readers = Readers(
@@ -246,6 +248,7 @@ class Mover:
             life,
             self._pending,
             self._journal,
+            self._excerpts,
         )
         self._puts = Puts(
             room,
@@ -376,7 +379,7 @@ class Mover:
             self._stats,
             connections_max=self._settings.connections_max,
         )
-        loop.add_reader(self._lifelines.fileno(), self._lifelines.reap)
+        loop.add_reader(self._lifelines.fileno(), self._reap)
         serving = tasks.create_task(sockets.serve(), name="sockets")
         try:
             self._blocks.open(self._settings.socket)
@@ -435,6 +438,10 @@ class Mover:
 
     def _welcome(self) -> Welcome:
         return Welcome(cluster=self._settings.cluster, node=self._life.node, epoch=self._life.epoch)
+
+    def _reap(self) -> None:
+        """Readers have gone."""
+        self._excerpts.forget(self._lifelines.reap())
 
     def _stats(self) -> Stats:
         pool = self._pool.stats()

@@ -18,6 +18,7 @@ from tensorcast.movers.core.holdings import (
     resolve_artifact,
 )
 from tensorcast.movers.core.supply import DEMAND, peers_with
+from tensorcast.movers.excerpts import Excerpt, Excerpts
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
@@ -45,7 +46,7 @@ FOLLOW_IDLE_S: Final = 1.0
 class Grant(msgspec.Struct, frozen=True):
     """A reader's descriptors, of which the caller closes its copies after sending them."""
 
-    resident: Resident
+    resident: Resident | Excerpt
     segment_fd: int
     lifeline_fd: int
 
@@ -62,7 +63,9 @@ class Readers:
         life: Life,
         pending: Pending,
         journal: Journal,
+        excerpts: Excerpts,
     ) -> None:
+        self._excerpts = excerpts
         self._residents = residents
         self._lifelines = lifelines
         self._log = log
@@ -73,16 +76,25 @@ class Readers:
         self._issuing = Locks()
 
     async def read(
-        self, what: str, after: Seq, timeout_s: float, actor: str, *, in_part: bool = False
+        self,
+        what: str,
+        after: Seq,
+        timeout_s: float,
+        actor: str,
+        *,
+        in_part: bool = False,
+        chunks: ChunkSet | None = None,
     ) -> Grant:
         """Grants the artifact that a key or id stands for, as of event `after` or later. Makes a
-        replica first when the node has none; `in_part`: begins to make it. Raises NotFound,
-        Timeout, Cancelled, or what the fault of the operation stands for; OutOfCapacity when the
-        disk is too full for the journal of this work."""
+        replica first when the node has none; `in_part`: begins to make it; `chunks`: or an excerpt
+        with these in it. Raises NotFound, Timeout, Cancelled, or what the fault of the operation
+        stands for; OutOfCapacity when the disk is too full for the journal of this work."""
         try:
             async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
                 await self._pending.settle_key(what)
                 artifact = await self._resolve(what, after)
+                if chunks is not None and self._takes_excerpt(artifact.id, chunks):
+                    return self._grant(await self._excerpts.bring(artifact, chunks))
                 return self._grant(await self._bring(artifact.id, actor, in_part))
         except TimeoutError:
             raise Timeout(
@@ -212,7 +224,21 @@ class Readers:
         copies."""
         return segment.open_read_only(), self._lifelines.grant(segment.name)
 
-    def _grant(self, resident: Resident) -> Grant:
+    def _takes_excerpt(self, artifact: ArtifactId, chunks: ChunkSet) -> bool:
+        """Whether a reader gets an excerpt: one that has begun with it does, and one that begins
+        where nothing of the artifact is, or comes."""
+        if self._excerpts.has(artifact) and chunks.ranges:
+            return True
+        residents, view, node = self._residents, self._follower.view, self._life.node
+        return not (
+            residents.find(artifact)
+            or residents.is_pending(artifact)
+            or residents.is_on_disk(artifact)
+            or operation_making(view, artifact, node, Tier.DRAM)
+            or not peers_with(view, artifact, node)
+        )
+
+    def _grant(self, resident: Resident | Excerpt) -> Grant:
         resident.used_at = time.monotonic()
         self._residents.uses.note(resident.id)
         return Grant(resident, *self.lend(resident.segment))

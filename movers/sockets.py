@@ -19,6 +19,7 @@ from pathlib import Path
 from stat import S_ISSOCK
 from typing import Final, assert_never
 
+from tensorcast.movers.excerpts import Excerpt
 from tensorcast.movers.memory.cgroups import shares_memory_limit
 from tensorcast.movers.memory.handover import FrameSocket, close_all
 from tensorcast.movers.pending import Pending
@@ -215,7 +216,12 @@ class SocketServer:
 
     async def _get(self, request: Get, actor: str) -> tuple[Answer, Sequence[int]]:
         grant = await self._readers.read(
-            request.what, request.after, request.timeout_s, actor, in_part=request.partial
+            request.what,
+            request.after,
+            request.timeout_s,
+            actor,
+            in_part=request.partial,
+            chunks=request.chunks if request.partial else None,
         )
         resident = grant.resident
         granted = Granted(
@@ -225,6 +231,7 @@ class SocketServer:
             manifest=resident.manifest,
             segment=resident.segment.name,
             chunks=None if resident.phase is Phase.READY else resident.chunks,
+            is_excerpt=isinstance(resident, Excerpt),
         )
         return granted, (grant.segment_fd, grant.lifeline_fd)
 

@@ -99,12 +99,15 @@ class Get(_Request, frozen=True, kw_only=True):
     read-only, and the lifeline that must stay open as long as the mapping lives). When the node has
     no replica, the mover makes one first. `after`: the mover must know the log up to there.
     `partial`: answered as soon as the segment is there, though bytes are still to come
-    (`Granted.chunks`); `Follow` tells of them."""
+    (`Granted.chunks`); `Follow` tells of them. `chunks`: no others are needed, and these must be
+    there. A node that has nothing of the artifact, and is not getting it, brings no more then: an
+    excerpt, which is no replica (`Granted.is_excerpt`). None: all."""
 
     what: str
     after: Seq = Seq(0)
     timeout_s: float = 300.0
     partial: bool = False
+    chunks: ChunkSet | None = None
 
 
 class Follow(_Request, frozen=True, kw_only=True):
@@ -172,7 +175,7 @@ class Done(_Answer, frozen=True, kw_only=True):
 class Granted(_Answer, frozen=True, kw_only=True):
     """The segment's first `manifest.size_bytes` bytes are the artifact's byte space. `chunks`, if
     any, are those of its bytes that are there: only of these may be read. `segment` is its name in
-    Follow."""
+    Follow. `is_excerpt`: no others will come than those that are asked for with Get."""
 
     artifact: ArtifactId
     kind: str
@@ -180,6 +183,7 @@ class Granted(_Answer, frozen=True, kw_only=True):
     manifest: Manifest
     segment: str = ""
     chunks: ChunkSet | None = None
+    is_excerpt: bool = False
 
 
 class Arrived(_Answer, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class Stack:
     def context(self, node: str = "n1") -> Context:
         nodes = {
             name: NodeContext(socket=str(self.socket(name)))
-            for name in ("n1", "n2", "n3")
+            for name in ("n1", "n2", "n3", "n4")
             if name == node or name in self.processes
         }
         return Context(cluster="test", nats_url=self.nats.url, nodes=nodes, default_node=node)

@@ -22,6 +22,8 @@ TIMEOUT_S = 600.0
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields of `model_loader_extra_config`. `fallback`: the checkpoint on disk may be used
     when the layer is away. `progressive`: loading begins with the tensors that are there.
+    `partial`: a node that has nothing of the weights brings only what its ranks need (None: where
+    the ranks of the engine are on several machines).
     `context` and `node` choose the cluster and the node as everywhere else."""
 
     key: str | None = None
@@ -32,6 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fallback: bool = True
     progressive: bool = True
     in_place: bool = True
+    partial: bool | None = None
 
 
 def read_options(given: object) -> Options:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -48,6 +49,7 @@ class TensorCastModelLoader(DefaultModelLoader):
         plain.model_loader_extra_config = {}
         super().__init__(plain)
         self._main: ModelConfig | None = None
+        self._is_spread = False
         self._arrival: Arrival | None = None
         self._client: Client | None = None
 
@@ -63,6 +65,7 @@ class TensorCastModelLoader(DefaultModelLoader):
     ) -> torch.nn.Module:
         """As vLLM's; while the model is made the node begins to bring what it lacks."""
         self._main = vllm_config.model_config
+        self._is_spread = is_spread(vllm_config)
         if model_config is self._main:
             TensorCastModelLoader.model_at_start = model_config.model
         with contextlib.ExitStack() as opened:
@@ -130,12 +133,16 @@ class TensorCastModelLoader(DefaultModelLoader):
             )
 
     def _ask(self, client: Client, name: str) -> Arrival:
-        arrival = client.follow(name, timeout=self.options.timeout_s)
+        arrival = client.follow(name, excerpt=self._wants_excerpt(), timeout=self.options.timeout_s)
         if arrival.is_whole:
             threading.Thread(target=arrival.prefault, name="prefault", daemon=True).start()
-        while not (arrival.is_whole or self.options.progressive):
+        while not (arrival.is_whole or arrival.is_excerpt or self.options.progressive):
             arrival.wait(timeout=self.options.timeout_s)
         return arrival
+
+    def _wants_excerpt(self) -> bool:
+        wanted = self._is_spread if self.options.partial is None else self.options.partial
+        return wanted and self.options.in_place  # else nobody sees what is read
 
     def _end(self) -> None:
         self._client = self._arrival = None
@@ -148,7 +155,10 @@ class TensorCastModelLoader(DefaultModelLoader):
             super().load_weights(model, model_config)
             placed = None
         else:
-            with Placement(model, Memory(memoryview(arrival.memory))) as placement:
+            bring = None
+            if arrival.is_excerpt:
+                bring = functools.partial(arrival.bring, timeout=self.options.timeout_s)
+            with Placement(model, Memory(memoryview(arrival.memory), bring)) as placement:
                 super().load_weights(model, model_config)
             placed = placement.placed()
         serving.set_weights(arrival.artifact)
@@ -202,6 +212,11 @@ class TensorCastModelLoader(DefaultModelLoader):
         return connect(self.options.context, node=self.options.node)
 
 
+def is_spread(vllm_config: VllmConfig) -> bool:
+    """Whether the ranks of an engine are on several machines."""
+    return int(getattr(vllm_config.parallel_config, "nnodes", 1)) > 1
+
+
 def skips_of(model: torch.nn.Module) -> Callable[[str], bool]:
     """Which tensors another pipeline rank loads; where vLLM cannot say it, none is left out, and
     the model itself passes over them."""
@@ -230,3 +245,9 @@ def _tell(name: str, arrival: Arrival, placed: Placed | None, took_s: float) -> 
         placed.copied_bytes / 2**20,
         placed.other_bytes / 2**20,
     )
+    if arrival.is_excerpt:
+        LOGGER.info(
+            "TensorCast brought %.1f MiB of the weights' %.1f MiB to this node.",
+            arrival.here_bytes / 2**20,
+            arrival.size_bytes / 2**20,
+        )

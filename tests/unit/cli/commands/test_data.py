@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cli_samples import ART, FAULT, OPERATION, Answers, FakeClient, Tcctl, artifact, operation
-from tensorcast.client.session import Written
+from tensorcast.client.export import Written
 from tensorcast.schema.api import ReplicasProgress
 from tensorcast.schema.errors import Conflict, InvalidArgument, Timeout, Unavailable
 from tensorcast.schema.ids import EventId, NodeId
