@@ -24,6 +24,7 @@ from tensorcast.controlplane.core.view import (
     Aim,
     aim_of,
     has_survivor,
+    is_draining,
     is_leased,
     is_pending,
     is_pinned,
@@ -139,7 +140,7 @@ def _helps(view: ClusterView, node: NodeId, work: Work) -> bool:
 def _may_evict(view: ClusterView, node: NodeId, work: EvictWork) -> bool:
     """Never what is leased; and of a sealed artifact neither what is pinned, nor the last copy,
     nor for a drain that was called off."""
-    if work.reason == DRAINED and not view.nodes[node].draining:
+    if work.reason == DRAINED and not is_draining(view, node):
         return False
     replica = view.replicas.get(replica_id(work.artifact, node, work.tier))
     if replica is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tensorcast.controlplane.core.view import (
     accepts,
     is_away,
+    is_draining,
     is_making,
     is_pending,
     is_ready,
@@ -79,7 +80,7 @@ def _is_orphaned(view: ClusterView, artifact: ArtifactId, tier: Tier) -> bool:
     gives = any(
         replica.tier is tier
         and replica.status is ReplicaStatus.READY
-        and view.nodes[replica.node].draining
+        and is_draining(view, replica.node)
         for replica in replicas_of(view, artifact)
     )
     if not gives or stays(view, artifact, tier):

@@ -72,6 +72,12 @@ def is_up(view: ClusterView, node: NodeId) -> bool:
     return bool(found and found.status is NodeStatus.UP)
 
 
+def is_draining(view: ClusterView, node: NodeId) -> bool:
+    """Whether the node gives its replicas away."""
+    found = view.nodes.get(node)
+    return bool(found and found.draining)
+
+
 def has_store(view: ClusterView, node: NodeId) -> bool:
     """Whether the node has access to the store that all nodes share."""
     found = view.nodes.get(node)

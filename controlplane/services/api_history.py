@@ -139,9 +139,10 @@ def page_of(events: Sequence[EventInfo], *, newest: bool) -> tuple[EventInfo, ..
 
 
 async def show_key(desk: Desk, request: Show) -> KeyInfo:
-    """A key and where it pointed before, the oldest first. While Postgres is away the answer has
-    no history: what the key points to must be known without it."""
-    view = await desk.view_after(request.after)
+    """A key and where it pointed before, the oldest first. It includes every move that was done
+    when the request came, whichever control plane did it. While Postgres is away the answer has no
+    history: what the key points to must be known without it."""
+    view = await desk.view_after(max(request.after, await desk.writer.last_seq()))
     key = require_key(view, request.what)
     about = About(AggregateKind.KEY, key.key)
     try:

@@ -17,6 +17,7 @@ from tensorcast.controlplane.core.needs import stays
 from tensorcast.controlplane.core.policies.base import Task, issue
 from tensorcast.controlplane.core.view import (
     DRAINED,
+    is_draining,
     is_free,
     is_up,
     replicas_of,
@@ -65,7 +66,7 @@ def _candidates(view: ClusterView, recorded: Recorded) -> Iterable[Replica]:
 
 def _is_superfluous(view: ClusterView, replica: Replica) -> bool:
     return (
-        view.nodes[replica.node].draining
+        is_draining(view, replica.node)
         and replica.tier is not Tier.OBJECT  # it is not on the node
         and is_up(view, replica.node)
         and sealed(view, replica.artifact) is not None
