@@ -36,12 +36,14 @@ class RichBar:
 
 
 @contextmanager
-def show_bar(title: str, stream: TextIO, *, color: bool) -> Iterator[RichBar]:
-    """A bar that disappears at the end: the result is printed by `render`."""
+def show_bar(title: str, stream: TextIO, *, color: bool, counts: bool = False) -> Iterator[RichBar]:
+    """A bar that disappears at the end: the result is printed by `render`. With `counts` it shows
+    how many things are done, not how many bytes."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeElapsedColumn,
@@ -49,11 +51,11 @@ def show_bar(title: str, stream: TextIO, *, color: bool) -> Iterator[RichBar]:
     )
 
     console = Console(file=stream, no_color=None if color else True, markup=False)
+    sizes = (DownloadColumn(binary_units=True), TransferSpeedColumn())
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        *((MofNCompleteColumn(),) if counts else sizes),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:

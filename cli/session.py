@@ -81,14 +81,15 @@ class Session:
         return self.world.is_terminal and not self.options.quiet
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Bar]:
-        """A progress bar on a terminal, nothing anywhere else."""
+    def progress(self, title: str, *, counts: bool = False) -> Iterator[Bar]:
+        """A progress bar on a terminal, nothing anywhere else; of bytes, or of things that are
+        counted."""
         from tensorcast.cli.progress import NoBar, show_bar
 
         if not self.shows_progress:
             yield NoBar()
             return
-        with show_bar(title, self.world.err, color=self.options.color) as bar:
+        with show_bar(title, self.world.err, color=self.options.color, counts=counts) as bar:
             yield bar
 
     def now(self) -> datetime:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tensorcast.client.context import Context, NodeContext, resolve_context
     from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
     from tensorcast.client.loading import load, load_into
+    from tensorcast.client.log_copies import verify_log_file
     from tensorcast.client.session import AsyncClient, connect_async
     from tensorcast.client.sync import Artifact, Client, Operation, Queries, Replication, connect
     from tensorcast.client.views import parse_view
@@ -62,6 +63,7 @@ _HOMES = {
     "AsyncReplication": "tensorcast.client.handles",
     "AsyncClient": "tensorcast.client.session",
     "connect_async": "tensorcast.client.session",
+    "verify_log_file": "tensorcast.client.log_copies",
     "load": "tensorcast.client.loading",
     "load_into": "tensorcast.client.loading",
     "Artifact": "tensorcast.client.sync",
@@ -112,6 +114,7 @@ __all__ = [
     "pack_keys",
     "parse_view",
     "resolve_context",
+    "verify_log_file",
 ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from tensorcast.client.audit_verbs import AuditVerbs
 from tensorcast.client.block_verbs import BlockVerbs
 from tensorcast.client.engine_block_verbs import EngineBlockVerbs
 from tensorcast.client.engine_verbs import EngineVerbs
@@ -88,7 +89,7 @@ RESTART_POLL_S = 0.1
 HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
 
 
-class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs):
+class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs):
     """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
     not answer in time, and the error that it answers."""

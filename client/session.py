@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.arena import Arena
 from tensorcast.client.arrivals import AsyncArrival, follow
+from tensorcast.client.audit_calls import AsyncAuditCalls
 from tensorcast.client.blocks_calls import Addresses, AsyncBlockCalls, make_blocks
 from tensorcast.client.checking import check_bytes
 from tensorcast.client.context import Context, resolve_context
@@ -79,7 +80,7 @@ def connect_async(
     return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
-class AsyncClient(AsyncEngineCalls, AsyncBlockCalls):
+class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""
 
@@ -294,8 +295,7 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls):
         return Written(grant.artifact, target)
 
     async def files(self, what: What, *, timeout: float = GET_S) -> dict[str, bytes]:
-        """The small files that travel with an artifact (a model's configuration and tokenizer), by
-        name. Raises Corrupt for what cannot be one, and as `get`."""
+        """The small files that travel with an artifact, by name. Raises Corrupt, and as `get`."""
         grant, memory = await self.grant(what, timeout=timeout)
         return read_files(memory, grant.manifest.index)
 

@@ -350,6 +350,8 @@ class Client(_Facade[AsyncClient], BlockCalls):
     engines = _waited(AsyncClient.engines)
     engine = _waited(AsyncClient.engine)
     weights_of = _waited(AsyncClient.weights_of)
+    verify_log = _waited(AsyncClient.verify_log)
+    export_log = _waited(AsyncClient.export_log)
     publish = _waited(AsyncClient.publish)
 
     @documented_as(AsyncClient.put)

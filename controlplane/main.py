@@ -17,10 +17,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tensorcast.controlplane.core.decisions import make_policies
 from tensorcast.controlplane.notify import Supervisor
 from tensorcast.controlplane.services.api import run_api
+from tensorcast.controlplane.services.api_audit import Proofs
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_postgres import PostgresBlocks, PostgresHistory
 from tensorcast.controlplane.services.block_persister import run_block_persister
@@ -30,13 +34,16 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.services.scheduler import run_scheduler
+from tensorcast.controlplane.services.signer import HeadFile, run_signer
 from tensorcast.controlplane.services.snapshots import run_snapshots
 from tensorcast.controlplane.services.timers import run_timers
+from tensorcast.controlplane.services.verifiers import Verifiers
 from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import migrate
 from tensorcast.log.blocks import JetStreamBlocks
 from tensorcast.log.follower import Follower
+from tensorcast.log.heads import JetStreamHeads
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.tail import Tail
 from tensorcast.log.writer import Writer
@@ -47,6 +54,7 @@ from tensorcast.schema.errors import (
     Unavailable,
     find_leaves,
 )
+from tensorcast.schema.heads import public_key_of
 
 START_S_MAX = 60.0
 CONNECT_S_MAX = 3.0
@@ -164,6 +172,22 @@ def _make_desk(settings: Settings, log: JetStreamLog, tail: Tail, owned: AsyncEx
         blocks=PostgresBlocks(engine),
         block_log=JetStreamBlocks(log.connection, settings.cluster),
         block_progress=Progress(),
+        proofs=_make_proofs(settings, log, engine, owned),
+    )
+
+
+def _make_proofs(
+    settings: Settings, log: JetStreamLog, engine: AsyncEngine, owned: AsyncExitStack
+) -> Proofs:
+    verifiers = Verifiers(settings.postgres_url or NOWHERE)
+    owned.callback(verifiers.close)
+    file = HeadFile(Path(settings.audit_dir)) if settings.audit_dir else None
+    return Proofs(
+        engine=engine,
+        verifiers=verifiers,
+        heads=JetStreamHeads(log.connection, settings.cluster),
+        head_file=file,
+        key=public_key_of(file.load_key()) if file else None,
     )
 
 
@@ -180,6 +204,10 @@ def _services(
         yield _persist_blocks(settings, desk.block_progress)
         yield run_snapshots(follower, desk.progress, settings.postgres_url)
         yield run_departures(desk)
+        if settings.audit_dir:
+            file = HeadFile(Path(settings.audit_dir))
+            heads = JetStreamHeads(log.connection, settings.cluster)
+            yield run_signer(settings.cluster, file, heads, desk.progress)
     if "scheduler" in chosen:
         policies = make_policies(settings.topology)
         yield run_scheduler(tail, writer, desk.cursors, follower=follower, policies=policies)

@@ -19,7 +19,8 @@ _PREFIX = "TENSORCAST_"
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those that run in this process; times are in seconds. `notify_socket` is where
-    a supervisor hears that the process is ready."""
+    a supervisor hears that the process is ready; `audit_dir` the folder of the key and the file of
+    signed heads (None: no heads are signed)."""
 
     cluster: str
     nats_url: str
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node_timeout_s: float = NODE_TIMEOUT_S
     topology: tuple[str, ...] = TOPOLOGY
     notify_socket: str | None = None
+    audit_dir: str | None = None
 
 
 def read_settings(environ: Mapping[str, str], services: str) -> Settings:
@@ -55,6 +57,7 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         node_timeout_s=node_timeout_s,
         topology=_topology(environ.get(_PREFIX + "TOPOLOGY", "")),
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
+        audit_dir=environ.get(_PREFIX + "AUDIT_DIR") or None,
     )
 
 

@@ -37,7 +37,7 @@ FREE_DISK_BYTES_MIN = 256 * 1024 * 1024
 SERVERS_DISK_BYTES_MIN = 32 * 1024 * 1024
 LOCK_WAIT_S = 90.0
 
-_OURS = ("nats", "postgres", "nodes", "logs", "run", "cluster.json", "lost+found")
+_OURS = ("nats", "postgres", "nodes", "audit", "logs", "run", "cluster.json", "lost+found")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ class Layout:
     @property
     def nodes(self) -> Path:
         return self.home / "nodes"
+
+    @property
+    def audit(self) -> Path:
+        """The key and the file of the log's signed heads."""
+        return self.home / "audit"
 
     @property
     def logs(self) -> Path:
@@ -155,7 +160,7 @@ def prepare_home(layout: Layout, *, uid: int) -> bool:
     _check_content(layout)
     _check_room(layout)
     make_folder(layout.postgres, 0o755 if uid == 0 else 0o700)
-    for folder in (layout.run, layout.logs, layout.nats, layout.nodes):
+    for folder in (layout.run, layout.logs, layout.nats, layout.nodes, layout.audit):
         make_folder(folder, 0o700)
     if not os.access(layout.home, os.W_OK | os.X_OK):
         raise PermissionDenied(
@@ -283,7 +288,7 @@ def delete_home(layout: Layout, config: ClusterConfig) -> None:
         sockets = Path(config.sockets)
         if sockets != layout.run and sockets.name.endswith(home_key(layout.home)):
             _delete_tree(sockets)
-        for name in ("nodes", "nats", "postgres", "logs", "run"):
+        for name in ("nodes", "nats", "postgres", "audit", "logs", "run"):
             _delete_tree(layout.home / name)
         layout.config.unlink(missing_ok=True)
         if config.home_is_ours:

@@ -64,7 +64,7 @@ def plan_services(
     return (
         _plan_nats(config.nats, layout, nats_program),
         _plan_postgres(config.postgres),
-        _plan_controlplane(config),
+        _plan_controlplane(config, layout),
         *(_plan_mover(config, layout, node) for node in config.nodes),
     )
 
@@ -135,11 +135,15 @@ def _python(module: str) -> tuple[str, ...]:
     return (sys.executable, "-m", module)
 
 
-def _plan_controlplane(config: ClusterConfig) -> ServiceSpec:
+def _plan_controlplane(config: ClusterConfig, layout: Layout) -> ServiceSpec:
     return ServiceSpec(
         name=CONTROLPLANE,
         command=config.controlplane_command or _python("tensorcast.controlplane.main"),
-        environ={**_common_environ(config), "TENSORCAST_POSTGRES_URL": config.postgres.url},
+        environ={
+            **_common_environ(config),
+            "TENSORCAST_POSTGRES_URL": config.postgres.url,
+            "TENSORCAST_AUDIT_DIR": str(layout.audit),
+        },
         needs=(NATS, POSTGRES),
         stage=2,
         stop_timeout_s=20.0,

@@ -4,6 +4,7 @@ tc.<cluster>.log.<aggregate kind>.<aggregate id>     the log: one subject for ea
 tc.<cluster>.log.signal.<topic>                      signals in it; a topic has tokens of its own
 tc.<cluster>.kv.<node>.changed, .cleared             the KV log: what happens to a node's KV blocks
 tc.<cluster>.kv.engine.<engine>                      in it: the blocks in an engine's own caches
+tc.<cluster>.heads                                   signed heads of the log
 tc.<cluster>.api.<verb>                              requests to the control plane
 tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
 tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
@@ -69,6 +70,16 @@ def parse_log_subject(subject: str) -> tuple[AggregateKind, str]:
     if "." in parts[4] and kind is not AggregateKind.SIGNAL:
         raise ValueError(f"{subject!r} is not a subject of the log")
     return kind, unquote(parts[4])
+
+
+def heads_name(cluster: str) -> str:
+    """The JetStream object that holds the signed heads of the log."""
+    return f"TC_{cluster}_HEADS"
+
+
+def heads_subject(cluster: str) -> str:
+    """Where a signed head of the log goes."""
+    return f"tc.{cluster}.heads"
 
 
 def kv_log_name(cluster: str) -> str:

@@ -24,7 +24,13 @@ IGNORES_PER_1000_LINES_MAX = 0.5
 
 PURE = ("schema", "controlplane/core", "movers/core")
 DOCUMENTED = ("schema", "log", "client", "controlplane", "movers", "storage", "engines")
-PROCESSES = ("cli.main", "controlplane.main", "movers.main", "deploy.supervisor")
+PROCESSES = (
+    "cli.main",
+    "controlplane.main",
+    "controlplane.verifier",
+    "movers.main",
+    "deploy.supervisor",
+)
 ENTRY_POINTS = (
     "engines.vllm.plugin",  # called by vLLM, see pyproject.toml
     "engines.vllm.updates",  # called by trainers

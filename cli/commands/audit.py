@@ -13,6 +13,7 @@ import typer
 from tensorcast.cli.causes import explain_chain, find_event, read_pages, trace_causes
 from tensorcast.cli.events import event_flow, subject_of, table_chain
 from tensorcast.cli.output import Answer, Note, Result
+from tensorcast.cli.proofs import export, verify
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_time
 from tensorcast.schema.api import AuditQuery, EventInfo
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="The log of everything that happened.", add_completion=False, rich_markup_mode=None
 )
+app.command()(verify)
+app.command()(export)
 EVENTS_MAX = 10**9
 FOLLOW_S = 0.5
 

@@ -72,6 +72,13 @@ def controlplane(
             help="Only these of persister, scheduler, timers, api; default: all.",
         ),
     ] = None,
+    audit_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENSORCAST_AUDIT_DIR",
+            help="Folder for the key and the file of signed heads; without it none are signed.",
+        ),
+    ] = None,
     node_timeout: Annotated[
         float | None,
         typer.Option(
@@ -84,6 +91,7 @@ def controlplane(
         "TENSORCAST_CLUSTER": cluster,
         "TENSORCAST_NATS_URL": nats_url,
         "TENSORCAST_POSTGRES_URL": postgres_url,
+        "TENSORCAST_AUDIT_DIR": str(audit_dir or ""),
         "TENSORCAST_NODE_TIMEOUT_S": _text(node_timeout),
     }
     arguments = ["--services", services] if services else []

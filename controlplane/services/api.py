@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from tensorcast.controlplane.services import (
+    api_audit,
     api_blocks,
     api_engine_blocks,
     api_engines,
@@ -38,6 +39,13 @@ from tensorcast.schema.api import (
     WeightsQuery,
     reply_error,
     reply_ok,
+)
+from tensorcast.schema.api_audit import (
+    ExtentQuery,
+    HashQuery,
+    HeadsQuery,
+    RowsQuery,
+    VerifySpan,
 )
 from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, ViewQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
@@ -85,6 +93,11 @@ ROUTES = {
     "engine.show": _route(Show, api_engines.show_engine),
     "engine.weights": _route(WeightsQuery, api_engines.weights_of),
     "audit.log": _route(AuditQuery, api_history.audit_log),
+    "audit.extent": _route(ExtentQuery, api_audit.show_extent),
+    "audit.verify": _route(VerifySpan, api_audit.verify_span),
+    "audit.hashes": _route(HashQuery, api_audit.show_hashes),
+    "audit.heads": _route(HeadsQuery, api_audit.show_heads),
+    "audit.rows": _route(RowsQuery, api_audit.show_rows),
     "blocks.stats": _route(Ask, api_blocks.block_stats),
     "blocks.spaces": _route(Ask, api_blocks.block_spaces),
     "blocks.show": _route(BlockShow, api_blocks.show_block),

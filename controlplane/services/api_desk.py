@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
@@ -23,6 +23,9 @@ from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Timeout, Unavailable
 from tensorcast.schema.ids import NodeId, Seq
+
+if TYPE_CHECKING:
+    from tensorcast.controlplane.services.api_audit import Proofs
 
 AFTER_S_MAX = 10.0
 """A request is answered at most so long after it named an event that has not been seen yet."""
@@ -96,6 +99,7 @@ class Desk:
     blocks: BlockHistory
     block_log: BlockLog
     block_progress: Progress
+    proofs: Proofs | None = None
 
     def check_changeable(self) -> None:
         """Raises Unavailable while the log is not the one whose events Postgres has."""

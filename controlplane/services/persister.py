@@ -18,8 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.services.continuity import check_continuity
 from tensorcast.controlplane.services.copying import keep_copying
-from tensorcast.controlplane.services.progress import Progress
-from tensorcast.controlplane.store.cells import as_uuid
+from tensorcast.controlplane.services.progress import ChainHead, Progress
+from tensorcast.controlplane.store.cells import as_text, as_uuid
+from tensorcast.controlplane.store.chain import load_hash
 from tensorcast.controlplane.store.load import load_view
 from tensorcast.controlplane.store.rows import event_row, find_state, read_event
 from tensorcast.controlplane.store.write import (
@@ -31,6 +32,7 @@ from tensorcast.controlplane.store.write import (
 )
 from tensorcast.log.identity import now
 from tensorcast.log.port import Log, Stored
+from tensorcast.schema.chain import HASH_BYTES, chain_events
 from tensorcast.schema.cluster import ClusterView, State, project
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 
@@ -59,22 +61,25 @@ async def _copy(log: Log, connection: AsyncConnection, *, progress: Progress) ->
     await check_continuity(log, position)
     progress.refusal = None
     view = await load_view(connection, position)
+    head = await load_hash(connection, position.log_epoch, position.seq)
     progress.committed_seq = position.seq
+    progress.head = ChainHead(position.log_epoch, position.seq, head)
     progress.is_active = True
     async with aclosing(log.read(after=position.seq, batch_max=BATCH_EVENTS_MAX)) as batches:
         progress.problem = None
         async for stored in batches:
-            view, batch = prepare_batch(view, position, stored)
+            view, batch = prepare_batch(view, position, head, stored)
             await write_batch(connection, batch)
-            position = batch.last
+            position, head = batch.last, batch.hashes[-HASH_BYTES:]
             progress.committed_seq = position.seq
+            progress.head = ChainHead(position.log_epoch, position.seq, head)
 
 
 def prepare_batch(
-    view: ClusterView, position: Position, stored: Sequence[Stored]
+    view: ClusterView, position: Position, head: bytes, stored: Sequence[Stored]
 ) -> tuple[ClusterView, Batch]:
-    """The view after the events, and what is to be written for them. Pure but for the time that
-    an unreadable event gets."""
+    """The view after the events, and what is to be written for them; `head` is the hash of the
+    event before them. Pure but for the time that an unreadable event gets."""
     recorded = [read_event(one, now()) for one in stored]
     changed: dict[tuple[str, str], None] = {}
     for one in recorded:
@@ -91,4 +96,9 @@ def prepare_batch(
     last = msgspec.structs.replace(
         position, seq=recorded[-1].seq, event_id=as_uuid(recorded[-1].id)
     )
-    return view, Batch(previous=position, last=last, events=rows, states=states)
+    hashes = chain_events(
+        head,
+        position.log_epoch,
+        ((one.seq, as_text(one.subject).encode(), one.payload) for one in stored),
+    )
+    return view, Batch(previous=position, last=last, events=rows, states=states, hashes=hashes)

@@ -98,13 +98,14 @@ def event_row(epoch: int, stored: Stored, recorded: Recorded, view: ClusterView)
         None if recorded.trace is None else as_text(recorded.trace),
         None if artifact is None else as_text(artifact),
         None if node is None else as_text(node),
-        "null" if recorded.type == UNREADABLE else as_checked_json(_data_of(stored)),
+        "null" if recorded.type == UNREADABLE else as_checked_json(data_of(stored.payload)),
         stored.payload,
     )
 
 
-def _data_of(stored: Stored) -> msgspec.Raw:
-    return _data_decoder.decode(stored.payload).data
+def data_of(payload: bytes) -> msgspec.Raw:
+    """The `data` of an event as it was written. Raises msgspec.MsgspecError."""
+    return _data_decoder.decode(payload).data
 
 
 def _aggregate(stored: Stored, recorded: Recorded) -> tuple[str, str]:

@@ -67,6 +67,15 @@ events: Final = Table(
     ),
 )
 
+chain: Final = Table(
+    "chain",
+    metadata,
+    Column("log_epoch", Integer, primary_key=True),
+    Column("last_seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("hashes", LargeBinary, nullable=False),
+)
+"""The hashes of the events up to `last_seq` that the row before does not have, 32 bytes each."""
+
 cursors: Final = Table(
     "cursors",
     metadata,

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.store.rows import Row, kind_of_state, state_row
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
+from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.cluster import State
 from tensorcast.schema.errors import Conflict, Corrupt
 from tensorcast.schema.events import AggregateKind
@@ -36,13 +37,14 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What one transaction writes: the rows of the events after `previous` up to `last`, and the
-    states that they changed."""
+    """What one transaction writes: the rows of the events after `previous` up to `last`, the
+    states that they changed, and their hashes in the chain, end to end."""
 
     previous: Position
     last: Position
     events: Sequence[Row]
     states: Sequence[State]
+    hashes: bytes
 
 
 async def try_lock(connection: AsyncConnection) -> bool:
@@ -79,7 +81,7 @@ async def write_batch(connection: AsyncConnection, batch: Batch) -> None:
     async with connection.begin():
         await _move_position(connection, batch)
         await _merge(connection, events, batch.events, _KEEP)
-        await _check_same(connection, batch)
+        await _finish(connection, batch)
         await write_states(connection, batch.states)
 
 
@@ -181,18 +183,31 @@ async def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
     return cast("asyncpg.Connection", raw.driver_connection)
 
 
-_OTHERS: Final = """
+_FINISH: Final = f"""
+WITH extended AS (
+    INSERT INTO chain (log_epoch, last_seq, hashes)
+    SELECT $1, $4::bigint,
+        substring($5::bytea FROM ({HASH_BYTES} * greatest(have - $6::bigint, 0) + 1)::integer)
+    FROM (SELECT coalesce(max(last_seq), 0) AS have FROM chain WHERE log_epoch = $1) AS chained
+    WHERE have < $4::bigint
+)
 SELECT min(seq) FROM events JOIN unnest($2::bigint[], $3::uuid[]) AS written (seq, event_id)
 USING (seq) WHERE log_epoch = $1 AND events.event_id <> written.event_id
 """
 
 
-async def _check_same(connection: AsyncConnection, batch: Batch) -> None:
+async def _finish(connection: AsyncConnection, batch: Batch) -> None:
+    """Adds the hashes that the chain does not have yet (all, unless the position was set back), and
+    looks whether the events are those that are there."""
     if not batch.events:
         return
     driver = await driver_of(connection)
     _, seqs, ids, *_ = zip(*batch.events, strict=True)
-    other = await driver.fetchval(_OTHERS, batch.last.log_epoch, seqs, ids)
+    last = batch.last
+    before = last.seq - len(batch.hashes) // HASH_BYTES
+    other = await driver.fetchval(
+        _FINISH, last.log_epoch, seqs, ids, last.seq, batch.hashes, before
+    )
     if other is not None:
         raise Corrupt(
             f"Postgres has another event at position {other} than the log.",

@@ -126,7 +126,7 @@ async def test_a_writer_that_lost_its_lock_is_fenced(database, engine):
         now_at = await load_position(connection)
         before = Position(now_at.log_epoch, Seq(0), None)
         with pytest.raises(Conflict, match="taken over"):
-            await write_batch(connection, Batch(before, now_at, [], []))
+            await write_batch(connection, Batch(before, now_at, [], [], b""))
         assert await load_position(connection) == now_at
 
 

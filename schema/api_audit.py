@@ -1,0 +1,140 @@
+"""What clients ask the control plane to prove the log, to copy it and to bring it back, and what it
+answers. Hashes are hexadecimal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tensorcast.schema.ids import Seq
+
+SPAN_EVENTS_MAX = 200_000
+"""Most events that one request has verified: a second or a few of work."""
+HASHES_MAX = 1000
+HEADS_MAX = 1000
+ROWS_MAX = 5000
+ROWS_BYTES_MAX = 3 << 20
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class ExtentQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.extent`: how far the history goes, once it includes event `after`. Answer:
+    `Extent`."""
+
+    after: Seq = Seq(0)
+
+
+class Life(_Message, frozen=True, kw_only=True):
+    """The events of one life of the log, from `first` (1, if nobody has changed that) to `last`."""
+
+    log_epoch: int
+    last: Seq
+    first: Seq = Seq(1)
+
+
+class Extent(_Message, frozen=True, kw_only=True):
+    """All that Postgres has, the oldest life first. `key` is the public key that this control plane
+    signs heads with, None when it signs none."""
+
+    cluster: str
+    lives: tuple[Life, ...]
+    key: str | None = None
+
+
+class VerifySpan(_Message, frozen=True, kw_only=True):
+    """Verb `audit.verify`: have the events from `first` to `last` (`SPAN_EVENTS_MAX` at most) read
+    and hashed. Answer: `SpanInfo`."""
+
+    log_epoch: int
+    first: Seq
+    last: Seq
+
+
+class BadEvent(_Message, frozen=True, kw_only=True):
+    """Where the record is not what it was, and how that shows."""
+
+    seq: Seq
+    reason: str
+
+
+class SpanInfo(_Message, frozen=True, kw_only=True):
+    """`events` are as they should be, up to `first_bad`; `head` is the hash of the last of them."""
+
+    events: int
+    head: str
+    first_bad: BadEvent | None = None
+
+
+class HashQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.hashes`: the hashes of these events (`HASHES_MAX` at most) as the chain has them;
+    None for those that it has not. Answer: a list in the order of `seqs`."""
+
+    log_epoch: int
+    seqs: tuple[Seq, ...]
+
+
+class HeadsQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.heads`: the signed heads after the first `after` ones of a `source`: `log` (kept
+    beside the log, in NATS) or `file` (kept by this control plane). Answer: `HeadsPage`."""
+
+    source: str
+    after: int = 0
+
+
+class HeadsPage(_Message, frozen=True, kw_only=True):
+    """Heads as they were found, one text each; empty at the end."""
+
+    heads: tuple[str, ...]
+
+
+class RowsQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.rows`: the events of a life of the log after `after`, up to `last`, as they were
+    published. Answer: `RowsPage`; it carries a few MiB at most."""
+
+    log_epoch: int
+    after: Seq
+    last: Seq
+
+
+class RawEvent(_Message, frozen=True, kw_only=True):
+    """One event: its place, its exact bytes and its hash in the chain."""
+
+    log_epoch: int
+    seq: Seq
+    subject: str
+    payload: bytes
+    hash: str
+
+
+class RowsPage(_Message, frozen=True, kw_only=True):
+    """`previous` is the hash of the event before the first one."""
+
+    previous: str
+    events: tuple[RawEvent, ...]
+
+
+class ImportEvents(_Message, frozen=True, kw_only=True):
+    """Verb `audit.import`: append these events (subject and bytes), the first one at position
+    `first`. From 1 on, into a log that has none; no policy and no timer acts until `is_last`.
+    Answer: `Imported`."""
+
+    first: Seq
+    events: tuple[tuple[str, bytes], ...]
+    is_last: bool = False
+
+
+class Imported(_Message, frozen=True, kw_only=True):
+    last: Seq
+
+
+class VerifyInfo(_Message, frozen=True, kw_only=True):
+    """Whether the record is what it was. `events` were checked; `head` is the hash of the last one;
+    `anchors` signed heads were compared with it."""
+
+    ok: bool
+    events: int
+    head: str
+    first_bad: BadEvent | None = None
+    anchors: int = 0

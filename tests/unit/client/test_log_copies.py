@@ -1,0 +1,209 @@
+"""A copy of the log in a file proves itself, and shows what was done to it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tensorcast.client.log_copies import export_log, verify_log_file
+from tensorcast.client.log_files import open_log_file
+from tensorcast.schema.api_audit import Extent, Life, RawEvent, RowsPage
+from tensorcast.schema.chain import GENESIS, chain_event
+from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
+from tensorcast.schema.heads import Head, public_key_of, sign
+from tensorcast.schema.ids import Seq
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PAYLOADS = (
+    b'{"id":"01941f29-7c00-7000-8000-000000000003","type":"node.cordoned","v":1,'
+    b'"at":"2030-01-01T00:00:03.000003Z","actor":"user:ada@desk","cause":null,'
+    b'"data":{"node":"n1"}}',
+    b"\xff\0 no json",
+    b'{"two":\n"lines"}',
+    b'{"spaces" : "stay",  "like": "this"}',
+    b"",
+    b"[1, 2]",
+)
+
+
+class Cluster:
+    """The history of a cluster, for who copies it; pages of two events."""
+
+    def __init__(self, payloads=PAYLOADS) -> None:
+        head, self.events = GENESIS, []
+        for seq, payload in enumerate(payloads, 1):
+            head = chain_event(head, 1, seq, b"tc.c.log.node.n1", payload)
+            self.events.append(
+                RawEvent(
+                    log_epoch=1,
+                    seq=Seq(seq),
+                    subject="tc.c.log.node.n1",
+                    payload=payload,
+                    hash=head.hex(),
+                )
+            )
+
+    async def extent(self):
+        life = Life(log_epoch=1, last=Seq(len(self.events)))
+        lives = (life,) if self.events else ()
+        return Extent(cluster="c", lives=lives, key=public_key_of(KEY))
+
+    async def hashes(self, log_epoch, seqs):
+        known = {0: GENESIS.hex()} | {one.seq: one.hash for one in self.events}
+        return tuple(known.get(seq) for seq in seqs)
+
+    async def heads(self, source):
+        heads = [
+            Head(cluster="c", log_epoch=1, seq=one.seq, hash=one.hash, at="2030")
+            for one in self.events[2::3]
+        ]
+        return [msgspec.json.encode(sign(head, KEY)).decode() for head in heads]
+
+    async def rows(self, log_epoch, after, last):
+        page = [one for one in self.events if after < one.seq <= last][:2]
+        return RowsPage(previous="", events=tuple(page))
+
+
+async def copy(path, *, first=None, last=None, parquet=False, cluster=None, force=False):
+    if parquet:
+        pytest.importorskip("pyarrow")
+    return await export_log(
+        cluster or Cluster(),
+        path,
+        first,
+        last,
+        parquet=parquet,
+        force=force,
+        count=lambda done, total: None,
+    )
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+async def test_a_copy_holds_the_exact_bytes_and_proves_them(tmp_path, parquet):
+    path = tmp_path / "log"
+    copied = await copy(path, parquet=parquet)
+    events = Cluster().events
+    assert (copied.events, copied.head) == (len(events), events[-1].hash)
+    with open_log_file(path) as reader:
+        assert list(reader.events()) == events
+    told = []
+    info = verify_log_file(path, progress=lambda done, total: told.append((done, total)))
+    assert (info.ok, info.events, info.anchors) == (True, len(events), 2)
+    assert info.head == copied.head
+    assert told[-1] == (6, 6)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+async def test_a_part_is_proved_from_the_hash_before_it(tmp_path, parquet):
+    path = tmp_path / "log"
+    await copy(path, first=3, last=5, parquet=parquet)
+    info = verify_log_file(path)
+    assert (info.ok, info.events, info.anchors) == (True, 3, 1)
+    info = verify_log_file(path, first=4, last=4)
+    assert (info.ok, info.events) == (True, 1)
+    with pytest.raises(InvalidArgument, match="no events 5 to 6"):
+        verify_log_file(path, first=5, last=6)
+
+
+def alter(path, number, change) -> None:
+    """Changes line `number` of the file; the heads come before the events."""
+    lines = path.read_text().splitlines(keepends=True)
+    lines[number] = change(lines[number])
+    path.write_text("".join(lines))
+
+
+FIRST_EVENT = 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda line: line.replace("stay", "go"), "not those that were hashed"),
+        (lambda line: line.replace("node.n1", "node.n2"), "not those that were hashed"),
+        (lambda line: line.replace('" : "', '":"'), "not those that were hashed"),
+        (lambda line: "", "it is missing"),
+        (lambda line: "nothing\n", "has a line that is none"),
+        (lambda line: line.replace('"seq":4', '"seq":5'), "it is missing"),
+    ],
+)
+async def test_an_altered_event_is_named(tmp_path, change, reason):
+    path = tmp_path / "log"
+    await copy(path)
+    alter(path, FIRST_EVENT + 3, change)
+    info = verify_log_file(path)
+    assert not info.ok
+    assert (info.first_bad.seq, info.events) == (4, 3)
+    assert reason in info.first_bad.reason
+
+
+async def test_a_file_that_was_cut_off_is_told(tmp_path):
+    path = tmp_path / "log"
+    await copy(path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-2]))
+    info = verify_log_file(path)
+    assert (info.ok, info.first_bad.seq) == (False, 6)
+    assert "is not whole: 5 events" in info.first_bad.reason
+    with open_log_file(path) as reader, pytest.raises(Corrupt, match="not whole"):
+        list(reader.events())
+
+
+async def test_a_copy_that_was_written_anew_as_a_whole_is_found_by_anchors(tmp_path):
+    """By the signed heads that somebody has kept; those in the file were forged too."""
+    path, anchors = tmp_path / "log", tmp_path / "heads.ndjson"
+    anchors.write_text("\n".join(await Cluster().heads("file")) + "\n")
+    forged = Cluster((PAYLOADS[0], b"{}", *PAYLOADS[2:]))
+    await copy(path, cluster=forged)
+    assert verify_log_file(path).ok
+    info = verify_log_file(path, anchors=anchors, keys=[public_key_of(KEY)])
+    assert (info.ok, info.first_bad.seq) == (False, 1)
+    assert "events 1 to 3 are not those signed at 2030" in info.first_bad.reason
+
+
+async def test_a_wrong_key_is_told(tmp_path):
+    path = tmp_path / "log"
+    await copy(path)
+    info = verify_log_file(path, keys=["ab" * 32])
+    assert (info.ok, info.first_bad.seq) == (False, 3)
+    assert "another key" in info.first_bad.reason
+
+
+async def test_what_is_no_copy_is_said(tmp_path):
+    path = tmp_path / "log"
+    with pytest.raises(NotFound):
+        verify_log_file(path)
+    for content in (b"", b"{}\n", b"PAR1 no", b'{"tensorcast_log":2}\n'):
+        path.write_bytes(content)
+        with pytest.raises((InvalidArgument, Corrupt)):
+            verify_log_file(path)
+    with pytest.raises(InvalidArgument, match="exists"):
+        await copy(path)
+    await copy(path, force=True)
+    assert verify_log_file(path).ok
+    with pytest.raises(InvalidArgument, match="no events"):
+        await copy(tmp_path / "other", cluster=Cluster(()))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_a_hole_in_the_history_is_never_copied(tmp_path):
+    cluster = Cluster()
+    del cluster.events[2]
+    with pytest.raises(Corrupt, match="Event 3 or its hash is missing"):
+        await copy(tmp_path / "log", cluster=cluster)
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_column_of_parquet_that_says_something_else_is_found(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "log"
+    await copy(path, parquet=True)
+    table = pyarrow.parquet.read_table(path)
+    place = table.schema.get_field_index("actor")
+    actors = ["user:mallory@desk", *table["actor"].to_pylist()[1:]]
+    changed = table.set_column(place, "actor", pyarrow.array(actors, pyarrow.string()))
+    pyarrow.parquet.write_table(changed, path)
+    info = verify_log_file(path)
+    assert (info.ok, info.first_bad.seq) == (False, 1)
+    assert "do not say what its bytes say" in info.first_bad.reason
