@@ -17,7 +17,7 @@ is a network namespace with a card of its own (tests/netlab.py) and its own move
   `disk_cold` and `disk_warm`: vLLM's loader and a checkpoint on disk, which the page cache has not
   or has; `replica`: tensorcast, the node has the weights; `pulled`: tensorcast, another node has
   them (unlimited link, no weights on the engine's disk). `better` is against `disk_cold` of the
-  same round. `loading` is what vLLM itself calls model loading.
+  same round. `loading` is what vLLM itself says that loading the weights took.
 * `prompt`: the same, and the first prompt has 2,000 tokens that another engine knows: vLLM's loader
   and the prompt computed (`alone`), or weights and KV blocks from the other node (`shared`).
 
@@ -53,7 +53,7 @@ from vllm_weights import begin_distributed, configure, drop_cache, touch
 RECEIVERS = ("r1", "r2", "r3", "r4")
 SHORT = "the quick brown fox jumps over the lazy dog"
 MIDDLE = 2000
-LOADING = re.compile(r"Model loading took .* and ([\d.]+) seconds")
+LOADING = re.compile(r"Loading weights took ([\d.]+) seconds")
 Sample = dict[str, float]
 
 
