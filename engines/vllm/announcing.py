@@ -12,6 +12,7 @@ from tensorcast.engines.presence import Presence, share_presence
 from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.checkpoint import Options, name_weights, read_options
 from tensorcast.engines.vllm.plugin import KIND, LOAD_FORMAT, LOGGER
+from tensorcast.engines.vllm.updates import SEPARATOR
 from tensorcast.schema.ids import is_artifact_id
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 ASK_S = 2.0
 NOT_NAMED = "default"
 """What vLLM calls weights to which nobody gave a version."""
-SEPARATOR = "@"
 
 
 def announce(vllm_config: VllmConfig) -> Presence | None:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from tensorcast.engines.vllm.calls import ask, parse
+from tensorcast.engines.vllm.connector.inquiries import PARAMETERS
 from tensorcast.schema.errors import TensorCastError
 
-PARAMETERS: Final = "kv_transfer_params"
 PREFILL_S: Final = 300.0
 OF_THE_ANSWER: Final = ("max_completion_tokens", "min_tokens", "stream_options", "n", "best_of")
 """What a request says of an answer that the prefill engine does not give."""

@@ -14,12 +14,12 @@ from safetensors import SafetensorError, safe_open
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from tensorcast.engines.updating import Shapes, Weights
+from tensorcast.engines.vllm.announcing import NOT_NAMED
 from tensorcast.schema.errors import Unavailable
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-NOT_NAMED = "default"
 SAFETENSORS = ".safetensors"
 Stamps = Mapping[Path, tuple[int, int, int]]
 

@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from tensorcast.client.session import AsyncClient
 from tensorcast.engines.vllm.calls import EngineRefused, ask, decode, fetch, read_models
+from tensorcast.engines.vllm.connector.inquiries import OURS, PARAMETERS
 from tensorcast.engines.vllm.hashing import ALGORITHM, hash_blocks
 from tensorcast.schema.api_engine_blocks import EXACT
 from tensorcast.schema.blocks import pack_part
@@ -32,8 +33,6 @@ OPERATION_S: Final = 60.0
 POLL_S: Final = 0.05
 REFUSED: Final = 400
 """The status of HTTP for a prompt that cannot be."""
-PARAMETERS: Final = "kv_transfer_params"
-OURS: Final = "tensorcast"
 
 Tokens = Sequence[int]
 
@@ -254,10 +253,7 @@ class Instance:
     ) -> _Answer:
         """A request of one token. Raises Unavailable, InvalidArgument for a prompt that the engine
         does not take, Corrupt."""
-        said = dict(parameters or {})
-        ours = said.get(OURS)
-        wanted = {"manifest": manifest, "evict": evict}
-        said[OURS] = {**(ours if isinstance(ours, dict) else {}), **wanted}
+        said = _ask_for(parameters, manifest=manifest, evict=evict)
         if hand_over:
             said["do_remote_decode"] = True
         body = {
@@ -319,6 +315,14 @@ class _Answer(msgspec.Struct, frozen=True):
             return msgspec.convert(ours, Manifest)
         except msgspec.ValidationError as error:
             raise Corrupt(f"The manifest of an engine cannot be read: {error}.") from error
+
+
+def _ask_for(parameters: Mapping[str, object] | None, **wanted: bool) -> dict[str, object]:
+    """What a request says to connectors: `parameters`, and what is wanted of ours."""
+    said = dict(parameters or {})
+    ours = said.get(OURS)
+    said[OURS] = {**(ours if isinstance(ours, dict) else {}), **wanted}
+    return said
 
 
 def _make_ticket(parameters: Mapping[str, object], blocks: int) -> dict[str, object]:

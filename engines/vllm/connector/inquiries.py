@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+PARAMETERS = "kv_transfer_params"
+"""The field of requests and answers in which vLLM carries what is meant for connectors."""
 OURS = "tensorcast"
 PUBLIC_HASHES = frozenset({"sha256", "sha256_cbor"})
 """Algorithms whose beginning may be told: of the others it is a secret that keeps collisions
