@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -73,6 +73,7 @@ class Rig:
         self.postgres = postgres
         self.committed = {"tensorcast": Commits(), "raw loop": Commits()}
         self.postgres_url = ""
+        self.create_database: Callable[[], str] = str
         self.nats_url = ""
         self.processes: dict[str, Sequence[int]] = {}
 
@@ -133,6 +134,7 @@ async def running() -> AsyncIterator[Rig]:
         await raw.create(nats, postgres)
         rig = Rig(log, nats, postgres)
         rig.nats_url, rig.postgres_url = nats_server.url, url
+        rig.create_database = postgres_server.create_database
         await postgres.add_listener("committed", rig.committed["tensorcast"].take)
         await postgres.add_listener("raw_committed", rig.committed["raw loop"].take)
         ours = owned.enter_context(process(folder, "controlplane", _ours(rig)))

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.store.rows import STATE_TYPES
 from tensorcast.controlplane.store.tables import READ_MODELS, events
-from tensorcast.controlplane.store.write import Position, clear_states, write_states
+from tensorcast.controlplane.store.write import Position, replace_states
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, State, place, project
 from tensorcast.schema.codec import decode
@@ -51,8 +51,7 @@ async def rebuild(connection: AsyncConnection, position: Position) -> ClusterVie
     async with connection.begin():
         async for batch in read_history(connection, position.log_epoch, to_seq=position.seq):
             view = fold(view, batch)
-        await clear_states(connection)
-        await write_states(connection, all_states(view))
+        await replace_states(connection, all_states(view))
     return msgspec.structs.replace(view, at=position.seq)
 
 
@@ -66,7 +65,7 @@ async def read_history(
         .order_by(events.c.seq)
     )
     async for chunk in rows.partitions(BATCH_ROWS):
-        yield tuple(Stored(Seq(row.seq), row.subject, row.payload) for row in chunk)
+        yield tuple(Stored(seq, subject, payload) for seq, subject, payload in chunk)
 
 
 def fold(view: ClusterView, batch: tuple[Stored, ...]) -> ClusterView:

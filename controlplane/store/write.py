@@ -109,17 +109,23 @@ async def _move_position(connection: AsyncConnection, batch: Batch) -> None:
 
 async def write_states(connection: AsyncConnection, states: Iterable[State]) -> None:
     """Brings the read models to these states, inside the caller's transaction."""
+    for kind, rows in _rows_by_kind(states).items():
+        await _merge(connection, READ_MODELS[kind], rows, _REPLACE)
+
+
+def _rows_by_kind(states: Iterable[State]) -> dict[AggregateKind, list[Row]]:
     rows: dict[AggregateKind, list[Row]] = {}
     for state in states:
         rows.setdefault(kind_of_state(state), []).append(state_row(state))
-    for kind, of_kind in rows.items():
-        await _merge(connection, READ_MODELS[kind], of_kind, _REPLACE)
+    return rows
 
 
-async def clear_states(connection: AsyncConnection) -> None:
-    """Empties all read models, inside the caller's transaction."""
+async def replace_states(connection: AsyncConnection, states: Iterable[State]) -> None:
+    """Has these states, and no others, in the read models, inside the caller's transaction."""
     names = ", ".join(table.name for table in READ_MODELS.values())
     await connection.execute(text(f"TRUNCATE {names}"))
+    for kind, rows in _rows_by_kind(states).items():
+        await copy_rows(connection, READ_MODELS[kind], rows)
 
 
 async def merge_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
