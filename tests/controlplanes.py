@@ -44,16 +44,18 @@ class ControlPlane:
 
     async def start(self, services: str = "persister,scheduler,timers,api") -> None:
         """Starts it and waits until it serves."""
-        self.process = self._spawn(services)
+        self.launch(services)
+        assert self.process is not None
         async with asyncio.timeout(START_S_MAX):
             while "serving cluster" not in self.log_text():
                 assert self.process.poll() is None, self.log_text()
                 await asyncio.sleep(0.05)
 
-    def _spawn(self, services: str) -> subprocess.Popen[bytes]:
+    def launch(self, services: str) -> None:
+        """Starts it and does not wait."""
         command = [sys.executable, "-m", "tensorcast.controlplane.main", "--services", services]
         with self._log.open("wb") as log:
-            return subprocess.Popen(command, env=self._environ, stderr=log)
+            self.process = subprocess.Popen(command, env=self._environ, stderr=log)
 
     def kill(self) -> None:
         """As a crash."""

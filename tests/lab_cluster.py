@@ -20,17 +20,27 @@ from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
 from tensorcast.schema.work import Evict
 
 WAIT_S_MAX = 120.0
+SERVICES = "scheduler,timers"
 
 
 class Cluster:
     """Movers on the hosts of a lab, a NATS server and a scheduler on the machine."""
 
-    def __init__(self, lab: netlab.Lab, folder: Path, observer: Observer, nats_url: str) -> None:
+    def __init__(
+        self,
+        lab: netlab.Lab,
+        folder: Path,
+        observer: Observer,
+        nats: NatsServer,
+        controlplane: ControlPlane,
+    ) -> None:
         self.lab = lab
         self.observer = observer
+        self.nats = nats
+        self.controlplane = controlplane
         self.movers: dict[str, MoverNode] = {}
         self._folder = folder
-        self.nats_url = nats_url
+        self.nats_url = nats.url
 
     def start(self, *hosts: str, dram_bytes: int, **environ: str) -> None:
         """Starts a mover on each host; waits for all."""
@@ -147,9 +157,9 @@ async def cluster(
         lab.expose(nats.port)
         controlplane = ControlPlane(folder, nats.url, "")
         stack.callback(controlplane.end)
-        await controlplane.start("scheduler,timers")
+        await controlplane.start(SERVICES)
         async with observing(nats.url) as observer:
-            made = Cluster(lab, folder, observer, nats.url)
+            made = Cluster(lab, folder, observer, nats, controlplane)
             try:
                 yield made
             finally:

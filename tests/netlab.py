@@ -223,7 +223,11 @@ class _Proxy:
     def _carry(self, one: socket.socket) -> None:
         if one is self._listening:
             inner, _ = one.accept()
-            outer = socket.create_connection(("127.0.0.1", self._port))
+            try:
+                outer = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:  # nobody serves there now
+                inner.close()
+                return
             for end in (inner, outer):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._pairs |= {inner: outer, outer: inner}
