@@ -393,18 +393,12 @@ def lab_engines(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-<<<<<<< HEAD
-    parser.add_argument("--only", choices=("node", "lmcache", "nodes", "save", "kills"))
-=======
-    parser.add_argument("--only", choices=("node", "nodes", "save"))
+    parser.add_argument("--only", choices=("node", "lmcache", "nodes", "save"))
     options = parser.parse_args()
     if not engine.PYTHON.exists():
         sys.exit("There is no engine here: run scripts/engines first.")
     with tempfile.TemporaryDirectory(prefix="tc-vllm-kv-") as folder:
-<<<<<<< HEAD
-        for scenario in (node, lmcache, save, nodes, kills):
-=======
-        for scenario in (node, save, nodes):
+        for scenario in (node, lmcache, save, nodes):
             if options.only in (None, scenario.__name__):
                 done = scenario(Path(folder) / scenario.__name__, options.rounds)
                 if done is not None:
