@@ -1,73 +1,24 @@
-"""Reads the log: page by page, one event by its name, and the chain of causes behind it."""
+"""Why something is as it is: the events that led to it and what came of them. Pure, but for the
+reading of pages."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from tensorcast.cli.events import fact_of
-from tensorcast.cli.units import format_time
+from tensorcast.cli.events import describe_event, fact_of, subject_of
+from tensorcast.cli.output import Table, shorten
+from tensorcast.cli.units import format_second, format_time
+from tensorcast.schema import events as facts
 from tensorcast.schema.api import LIST_MAX, AuditQuery, EventInfo
-from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.events import OperationIssued
-from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.api_past import WhyInfo
+from tensorcast.schema.ids import EventId
 
 Audit = Callable[[AuditQuery], Sequence[EventInfo]]
-CHAIN_MAX: Final = 100
-SCAN_PAGES_MAX: Final = 500
-CLOCK_SLACK: Final = timedelta(minutes=2)
-_LOOK: Final = "`tcctl audit log` shows positions and ids."
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-def explain_chain(chain: Sequence[EventInfo]) -> str:
-    """One sentence: who asked, and which policy answered."""
-    root = chain[0]
-    policies = [fact.policy for fact in map(fact_of, chain) if isinstance(fact, OperationIssued)]
-    issued = f" Policy {policies[0]} answered with an operation." if policies else ""
-    return f"It began with {root.type} by {root.actor} at {format_time(root.at)}.{issued}"
-
-
-def trace_causes(
-    event: EventInfo, find: Callable[[EventId], EventInfo | None]
-) -> tuple[EventInfo, ...]:
-    """The chain of causes of an event, the root first, the event last. Ends early where a cause
-    cannot be found; at most 100 long."""
-    chain = [event]
-    while chain[-1].cause is not None and len(chain) < CHAIN_MAX:
-        cause = find(chain[-1].cause)
-        if cause is None:
-            break
-        chain.append(cause)
-    return tuple(reversed(chain))
-
-
-def find_event(audit: Audit, reference: str) -> EventInfo:
-    """The event at a position ("42") or with an id. Reads the log, page by page at worst.
-
-    Raises NotFound, InvalidArgument when the text is neither.
-    """
-    text = reference.strip().removeprefix("#").lower()
-    if text.isdigit():
-        found = audit(AuditQuery(since=Seq(max(0, int(text) - 1)), limit=1))
-        if found and found[0].seq == int(text):
-            return found[0]
-        raise NotFound(f"There is no event at position {text}.", hint=_LOOK)
-    match = _ID.fullmatch(text)
-    if match is None:
-        raise InvalidArgument(
-            f"{reference!r} is neither a position nor the id of an event.", hint=_LOOK
-        )
-    wanted = EventId(text)
-    found_one = _scan(audit, _window(text), wanted) if match[1] == "7" else None
-    found_one = found_one or _scan(audit, AuditQuery(), wanted)
-    if found_one is None:
-        raise NotFound(f"There is no event {text}.", hint=_LOOK)
-    return found_one
+DEPTH_MAX: Final = 60
+"""Deeper effects are told at this depth."""
 
 
 def read_pages(
@@ -86,16 +37,80 @@ def read_pages(
             return
 
 
-def _window(uuid7: str) -> AuditQuery:
-    """The query for the time at which an id of version 7 was made."""
-    made = datetime.fromtimestamp(int(uuid7.replace("-", "")[:12], 16) / 1000, UTC)
-    return AuditQuery(time_from=made - CLOCK_SLACK, time_to=made + CLOCK_SLACK)
+def explain_chain(chain: Sequence[EventInfo]) -> str:
+    """In a sentence or two: who asked for it, and which policy answered. The last event is the one
+    that is explained."""
+    root = chain[0]
+    policies = [
+        fact.policy for fact in map(fact_of, chain) if isinstance(fact, facts.OperationIssued)
+    ]
+    issued = f" Policy {policies[0]} answered with an operation." if policies else ""
+    return f"It began with {root.type} by {root.actor} at {format_time(root.at)}.{issued}"
 
 
-def _scan(audit: Audit, query: AuditQuery, wanted: EventId) -> EventInfo | None:
-    limited = msgspec.structs.replace(query, limit=SCAN_PAGES_MAX * LIST_MAX)
-    for page in read_pages(audit, limited):
-        for event in page:
-            if event.id == wanted:
-                return event
-    return None
+def explain_why(info: WhyInfo) -> str:
+    """Why the thing that the event is about is as it is, in a sentence: "this replica exists
+    because this policy reacted to this event of this actor"."""
+    chain = (*info.causes, info.event)
+    root = chain[0]
+    thing = _thing(info.event)
+    about, _ = describe_event(root)
+    origin = f"{root.type} of {root.actor} (#{root.seq}, {about}, {format_time(root.at)})"
+    policies = [
+        fact.policy for fact in map(fact_of, chain) if isinstance(fact, facts.OperationIssued)
+    ]
+    if policies:
+        return f"{thing} because policy {policies[0]} reacted to {origin}."
+    if root is info.event:
+        return f"{thing} because {root.actor} did so: nothing else led to it."
+    return f"{thing} because of {origin}."
+
+
+def _thing(event: EventInfo) -> str:
+    kind, name = subject_of(event)
+    about, _ = describe_event(event)
+    match event.type:
+        case "replica.started" | "replica.ready":
+            node, tier = name.split(":")[1:3]
+            return f"Replica {shorten(name)} exists on {node} ({tier})"
+        case _:
+            return f"{event.type} of {kind or 'an event'} {about} (#{event.seq}) happened"
+
+
+def table_why(info: WhyInfo) -> Table:
+    """The tree: the causes, the event (marked), and its effects, each under its own cause."""
+    chain = (*info.causes, info.event)
+    rows = [(depth, one) for depth, one in enumerate(chain)]
+    rows += walk_effects(info, len(info.causes))
+    return Table(
+        titles=("seq", "at", "event", "by", "about", "what"),
+        rows=[
+            (
+                str(one.seq),
+                format_second(one.at),
+                f"{'  ' * depth}{'└ ' if depth else ''}{one.type}"
+                + (" ◀" if one.id == info.event.id else ""),
+                one.actor,
+                *describe_event(one),
+            )
+            for depth, one in rows
+        ],
+        right=frozenset({"seq"}),
+        fold=frozenset({"what"}),
+    )
+
+
+def walk_effects(info: WhyInfo, depth: int) -> list[tuple[int, EventInfo]]:
+    """The effects of an event at `depth`, each with its own depth, parents before children and
+    siblings in the order of the log."""
+    children: dict[EventId, list[EventInfo]] = {}
+    for one in info.effects:
+        if one.cause is not None:
+            children.setdefault(one.cause, []).append(one)
+    found: list[tuple[int, EventInfo]] = []
+    waiting = [(depth + 1, one) for one in reversed(children.pop(info.event.id, []))]
+    while waiting:
+        level, one = waiting.pop()
+        found.append((min(level, DEPTH_MAX), one))
+        waiting += [(level + 1, child) for child in reversed(children.pop(one.id, []))]
+    return found

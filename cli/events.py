@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tensorcast.cli.output import Flow, Table, shorten, shorten_operation
 from tensorcast.cli.signals import shorten_data
@@ -38,7 +38,9 @@ class Namer:
         return self._seen.get(cause, cause)
 
 
-def event_flow(pages: Iterator[Sequence[EventInfo]]) -> Flow:
+def event_flow(
+    pages: Iterator[Sequence[EventInfo]], closing: Callable[[], str] = lambda: ""
+) -> Flow:
     """Events as they come, page by page."""
     namer = Namer()
 
@@ -48,7 +50,7 @@ def event_flow(pages: Iterator[Sequence[EventInfo]]) -> Flow:
             namer.learn(event)
         return table_events(events, namer)
 
-    return Flow(pages=pages, table=draw, brief=_brief, empty="No events.")
+    return Flow(pages=pages, table=draw, brief=_brief, empty="No events.", closing=closing)
 
 
 def table_events(events: Sequence[EventInfo], namer: Namer) -> Table:

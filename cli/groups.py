@@ -46,6 +46,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "bench": Entry("bench", "Measure this cluster, beside bare loops of this machine."),
     "audit": Entry("audit", "The log of everything that happened.", is_noun=True),
     "replay": Entry("replay", "Show the state as it was at an earlier moment."),
+    "diff": Entry("diff", "Show what was added, removed and changed between two moments."),
     "serve": Entry("serve", "Run a process of a real deployment.", is_noun=True),
 }
 GLOBALS_NOTE: Final = (

@@ -71,12 +71,14 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """An answer that comes in pages and is printed as it comes. `table` draws one page."""
+    """An answer that comes in pages and is printed as it comes. `table` draws one page; `closing`
+    gives a last line for people, or none."""
 
     pages: Iterator[Sequence[object]]
     table: Callable[[Sequence[object]], Table]
     brief: Callable[[object], str]
     empty: str = "Nothing there."
+    closing: Callable[[], str] = lambda: ""
 
 
 @dataclass(frozen=True)

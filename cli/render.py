@@ -162,6 +162,8 @@ def _print_pages(flow: Flow, session: Session) -> None:
             is_first = False
     if is_first:
         console.print(flow.empty)
+    if closing := flow.closing():
+        console.print(closing)
 
 
 def _print_blocks(blocks: Sequence[Block], session: Session) -> None:

@@ -53,6 +53,7 @@ class World:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     read_clock: Callable[[], datetime] = _read_clock
     replace_process: Callable[[str, list[str], dict[str, str]], None] = os.execve
+    inp: TextIO = field(default_factory=lambda: sys.stdin)
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
 

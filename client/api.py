@@ -19,6 +19,7 @@ from tensorcast.client.engine_block_verbs import EngineBlockVerbs
 from tensorcast.client.engine_verbs import EngineVerbs
 from tensorcast.client.faults import not_text
 from tensorcast.client.naming import What, name_of
+from tensorcast.client.past_verbs import PastVerbs
 from tensorcast.client.position import Position
 from tensorcast.client.signal_verbs import SignalVerbs
 from tensorcast.schema import subjects
@@ -89,7 +90,7 @@ RESTART_POLL_S = 0.1
 HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
 
 
-class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs):
+class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs, PastVerbs):
     """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
     not answer in time, and the error that it answers."""
@@ -343,6 +344,11 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
         """The events that match, in the order of the log; asked page by page up to `query.limit`
         (with `newest`: the last ones)."""
         return await self._pages("audit.log", query)
+
+    async def audit_page(self, query: AuditQuery) -> tuple[EventInfo, ...]:
+        """The next events that match, as many as one answer carries."""
+        query = msgspec.structs.replace(query, after=max(query.after, self.position.seq))
+        return await self.ask("audit.log", query, tuple[EventInfo, ...])
 
     async def replay(self, query: ReplayQuery) -> ReplayInfo:
         """The state as it was at a position or time."""

@@ -37,6 +37,7 @@ from tensorcast.client.model_files import (
     write_model_folder,
 )
 from tensorcast.client.naming import What, check_timeout, name_of, view_of
+from tensorcast.client.past import AsyncPastCalls
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
@@ -80,7 +81,7 @@ def connect_async(
     return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
-class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls):
+class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastCalls):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""
 
@@ -359,9 +360,8 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls):
         self, what: What, *, to: Sequence[str] | str, tier: str = "dram"
     ) -> AsyncReplication:
         """Asks for replicas of an artifact on nodes ("all": every node that is up), to stay there.
-        Returns at once; `.wait()` follows it.
-
-        Raises NotFound, InvalidArgument, and Unavailable when a named node is down.
+        Returns at once; `.wait()` follows it. Raises NotFound, InvalidArgument, and Unavailable
+        when a named node is down.
         """
         await self.position.settled()
         return await replicate(self.api, what, to=to, tier=tier)

@@ -6,21 +6,23 @@ a fork the child makes its own thread and connections at its first call.
 
 from __future__ import annotations
 
-import functools
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from tensorcast.client.api import REQUEST_S, ControlPlane
 from tensorcast.client.arrivals import AsyncArrival
 from tensorcast.client.blocks_calls import BlockCalls
 from tensorcast.client.context import Context
+from tensorcast.client.facade import Facade, settle, waited
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.naming import What
+from tensorcast.client.past_sync import History, Past
+from tensorcast.client.past_verbs import When
 from tensorcast.client.portal import Portal, documented_as
 from tensorcast.client.session import GET_S, AsyncClient, connect_async
 from tensorcast.client.signals import ACK_S, NEW, Start
@@ -34,83 +36,51 @@ if TYPE_CHECKING:
     from tensorcast.client.publishing import Progress
     from tensorcast.client.session import Contents
 
-P = ParamSpec("P")
-T = TypeVar("T")
-Inner = TypeVar("Inner")
-Inner_co = TypeVar("Inner_co", covariant=True)
 
-
-class _Facade(Generic[Inner_co]):
-    """An object of the asynchronous client, and the portal in which its calls run."""
-
-    def __init__(self, portal: Portal, inner: Inner_co) -> None:
-        self._portal = portal
-        self._inner = inner
-
-    def __repr__(self) -> str:
-        return repr(self._inner).replace("Async", "", 1)
-
-
-def _waited(
-    method: Callable[Concatenate[Inner, P], Coroutine[object, object, T]],
-) -> Callable[Concatenate[_Facade[Inner], P], T]:
-    """The same method for callers that wait: same arguments, answer and errors."""
-
-    @functools.wraps(method)
-    def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        _seal(*args, *kwargs.values())
-        return self._portal.run(method(self._inner, *args, **kwargs))
-
-    return call
-
-
-def _seal(*arguments: object) -> None:
-    """Artifacts among the arguments must have their ids: nobody can wait for them later."""
-    for argument in arguments:
-        if isinstance(argument, Artifact):
-            argument.wait()
-
-
-class Queries(_Facade[ControlPlane]):
+class Queries(Facade[ControlPlane]):
     """What the control plane answers: `ControlPlane`, waiting."""
 
-    artifacts = _waited(ControlPlane.artifacts)
-    artifact = _waited(ControlPlane.artifact)
-    tensors = _waited(ControlPlane.tensors)
-    history = _waited(ControlPlane.history)
-    pin = _waited(ControlPlane.pin)
-    unpin = _waited(ControlPlane.unpin)
-    remove_artifact = _waited(ControlPlane.remove_artifact)
-    keys = _waited(ControlPlane.keys)
-    key = _waited(ControlPlane.key)
-    move_key = _waited(ControlPlane.move_key)
-    remove_key = _waited(ControlPlane.remove_key)
-    operations = _waited(ControlPlane.operations)
-    operation = _waited(ControlPlane.operation)
-    wait_operation = _waited(ControlPlane.wait_operation)
-    cancel = _waited(ControlPlane.cancel)
-    retry = _waited(ControlPlane.retry)
-    nodes = _waited(ControlPlane.nodes)
-    node = _waited(ControlPlane.node)
-    cordon = _waited(ControlPlane.cordon)
-    uncordon = _waited(ControlPlane.uncordon)
-    drain = _waited(ControlPlane.drain)
-    audit = _waited(ControlPlane.audit)
-    block_stats = _waited(ControlPlane.block_stats)
-    block_spaces = _waited(ControlPlane.block_spaces)
-    block = _waited(ControlPlane.block)
-    block_events = _waited(ControlPlane.block_events)
-    engines = _waited(ControlPlane.engines)
-    engine = _waited(ControlPlane.engine)
-    weights_of = _waited(ControlPlane.weights_of)
-    replay = _waited(ControlPlane.replay)
-    status = _waited(ControlPlane.status)
-    topics = _waited(ControlPlane.topics)
-    engine_views = _waited(ControlPlane.engine_views)
-    holders = _waited(ControlPlane.holders)
+    artifacts = waited(ControlPlane.artifacts)
+    artifact = waited(ControlPlane.artifact)
+    tensors = waited(ControlPlane.tensors)
+    history = waited(ControlPlane.history)
+    pin = waited(ControlPlane.pin)
+    unpin = waited(ControlPlane.unpin)
+    remove_artifact = waited(ControlPlane.remove_artifact)
+    keys = waited(ControlPlane.keys)
+    key = waited(ControlPlane.key)
+    move_key = waited(ControlPlane.move_key)
+    remove_key = waited(ControlPlane.remove_key)
+    operations = waited(ControlPlane.operations)
+    operation = waited(ControlPlane.operation)
+    wait_operation = waited(ControlPlane.wait_operation)
+    cancel = waited(ControlPlane.cancel)
+    retry = waited(ControlPlane.retry)
+    nodes = waited(ControlPlane.nodes)
+    node = waited(ControlPlane.node)
+    cordon = waited(ControlPlane.cordon)
+    uncordon = waited(ControlPlane.uncordon)
+    drain = waited(ControlPlane.drain)
+    audit = waited(ControlPlane.audit)
+    block_stats = waited(ControlPlane.block_stats)
+    block_spaces = waited(ControlPlane.block_spaces)
+    block = waited(ControlPlane.block)
+    block_events = waited(ControlPlane.block_events)
+    engines = waited(ControlPlane.engines)
+    engine = waited(ControlPlane.engine)
+    weights_of = waited(ControlPlane.weights_of)
+    replay = waited(ControlPlane.replay)
+    status = waited(ControlPlane.status)
+    moment = waited(ControlPlane.moment)
+    diff = waited(ControlPlane.diff)
+    why = waited(ControlPlane.why)
+    lineage = waited(ControlPlane.lineage)
+    topics = waited(ControlPlane.topics)
+    engine_views = waited(ControlPlane.engine_views)
+    holders = waited(ControlPlane.holders)
 
 
-class Artifact(_Facade[AsyncArtifact]):
+class Artifact(Facade[AsyncArtifact]):
     """Sealed content: its id, kind, labels and index never change. Of a put that is accepted and
     not yet sealed, `id`, `kind` and `labels` wait for the seal, and raise what it failed with."""
 
@@ -138,19 +108,23 @@ class Artifact(_Facade[AsyncArtifact]):
     def index(self) -> Index:
         return self._inner.index
 
+    def become_known(self) -> None:
+        """Waits until it is sealed: its id is asked for."""
+        self.wait()
+
     def wait(self, timeout: float | None = None) -> Self:
         """Waits until it is sealed. Raises Timeout, and what the seal failed with."""
         if not self._inner.is_sealed:
             self._portal.run(self._inner.wait(timeout))
         return self
 
-    info = _waited(AsyncArtifact.info)
-    replicas = _waited(AsyncArtifact.replicas)
-    history = _waited(AsyncArtifact.history)
-    tensors = _waited(AsyncArtifact.tensors)
+    info = waited(AsyncArtifact.info)
+    replicas = waited(AsyncArtifact.replicas)
+    history = waited(AsyncArtifact.history)
+    tensors = waited(AsyncArtifact.tensors)
 
 
-class Operation(_Facade[AsyncOperation]):
+class Operation(Facade[AsyncOperation]):
     """One unit of work of one node, as it was when it was last asked for (`refresh`, `wait`)."""
 
     @property
@@ -179,14 +153,14 @@ class Operation(_Facade[AsyncOperation]):
         """All that is known of it."""
         return self._inner.info
 
-    refresh = _waited(AsyncOperation.refresh)
-    wait = _waited(AsyncOperation.wait)
-    settle = _waited(AsyncOperation.settle)
-    cancel = _waited(AsyncOperation.cancel)
-    events = _waited(AsyncOperation.events)
+    refresh = waited(AsyncOperation.refresh)
+    wait = waited(AsyncOperation.wait)
+    settle = waited(AsyncOperation.settle)
+    cancel = waited(AsyncOperation.cancel)
+    events = waited(AsyncOperation.events)
 
 
-class Replication(_Facade[AsyncReplication]):
+class Replication(Facade[AsyncReplication]):
     """A request for replicas on nodes, and the operations that came of it so far."""
 
     kind = AsyncReplication.kind
@@ -224,17 +198,17 @@ class Replication(_Facade[AsyncReplication]):
         """The operations that were known at the last `refresh` or `wait`."""
         return tuple(Operation(self._portal, found) for found in self._inner.operations)
 
-    refresh = _waited(AsyncReplication.refresh)
-    wait = _waited(AsyncReplication.wait)
-    cancel = _waited(AsyncReplication.cancel)
-    events = _waited(AsyncReplication.events)
+    refresh = waited(AsyncReplication.refresh)
+    wait = waited(AsyncReplication.wait)
+    cancel = waited(AsyncReplication.cancel)
+    events = waited(AsyncReplication.events)
 
 
-class Arrival(_Facade[AsyncArrival]):
+class Arrival(Facade[AsyncArrival]):
     """An artifact that is here, or on its way: see `AsyncArrival`."""
 
-    wait = _waited(AsyncArrival.wait)
-    bring = _waited(AsyncArrival.bring)
+    wait = waited(AsyncArrival.wait)
+    bring = waited(AsyncArrival.bring)
 
     @documented_as(AsyncArrival.prefault)
     def prefault(self) -> None:
@@ -279,7 +253,7 @@ class Arrival(_Facade[AsyncArrival]):
         return self._inner.here_bytes
 
 
-class Lease(_Facade[AsyncLease]):
+class Lease(Facade[AsyncLease]):
     """Keeps an artifact's replicas from eviction during `with`."""
 
     @property
@@ -304,7 +278,7 @@ class Lease(_Facade[AsyncLease]):
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Client(_Facade[AsyncClient], BlockCalls):
+class Client(Facade[AsyncClient], BlockCalls):
     """One application's access to a cluster: see `AsyncClient`, whose surface it has. `api` asks
     the control plane. For any number of threads, and for children that are forked."""
 
@@ -335,24 +309,25 @@ class Client(_Facade[AsyncClient], BlockCalls):
             self._portal.run(self._inner.aclose())
             self._portal.close()
 
-    get = _waited(AsyncClient.get)
-    get_into = _waited(AsyncClient.get_into)
-    empty = _waited(AsyncClient.empty)
-    export = _waited(AsyncClient.export)
-    write_file = _waited(AsyncClient.write_file)
-    files = _waited(AsyncClient.files)
-    write_files = _waited(AsyncClient.write_files)
-    artifacts = _waited(AsyncClient.artifacts)
-    stats = _waited(AsyncClient.stats)
-    emit = _waited(AsyncClient.emit)
-    signal_readers = _waited(AsyncClient.signal_readers)
-    forget_reader = _waited(AsyncClient.forget_reader)
-    engines = _waited(AsyncClient.engines)
-    engine = _waited(AsyncClient.engine)
-    weights_of = _waited(AsyncClient.weights_of)
-    verify_log = _waited(AsyncClient.verify_log)
-    export_log = _waited(AsyncClient.export_log)
-    publish = _waited(AsyncClient.publish)
+    get = waited(AsyncClient.get)
+    get_into = waited(AsyncClient.get_into)
+    empty = waited(AsyncClient.empty)
+    export = waited(AsyncClient.export)
+    write_file = waited(AsyncClient.write_file)
+    files = waited(AsyncClient.files)
+    write_files = waited(AsyncClient.write_files)
+    artifacts = waited(AsyncClient.artifacts)
+    stats = waited(AsyncClient.stats)
+    emit = waited(AsyncClient.emit)
+    signal_readers = waited(AsyncClient.signal_readers)
+    forget_reader = waited(AsyncClient.forget_reader)
+    engines = waited(AsyncClient.engines)
+    engine = waited(AsyncClient.engine)
+    weights_of = waited(AsyncClient.weights_of)
+    verify_log = waited(AsyncClient.verify_log)
+    export_log = waited(AsyncClient.export_log)
+    publish = waited(AsyncClient.publish)
+    lineage = waited(AsyncClient.lineage)
 
     @documented_as(AsyncClient.put)
     def put(
@@ -367,7 +342,7 @@ class Client(_Facade[AsyncClient], BlockCalls):
         wait: bool | None = None,
     ) -> Artifact:
         """As `AsyncClient.put`; `progress(done_bytes, total_bytes)` is called from threads."""
-        _seal(expect)
+        settle(expect)
         work = self._inner.put(
             contents,
             key=key,
@@ -381,18 +356,18 @@ class Client(_Facade[AsyncClient], BlockCalls):
 
     def artifact(self, what: What) -> Artifact:
         """An artifact by key or id. Raises NotFound."""
-        _seal(what)
+        settle(what)
         return Artifact(self._portal, self._portal.run(self._inner.artifact(what)))
 
     def wait(self, what: What, *, timeout: float = 60.0) -> Artifact:
         """Waits until a key or id exists and a replica of it is ready. Raises Timeout."""
-        _seal(what)
+        settle(what)
         return Artifact(self._portal, self._portal.run(self._inner.wait(what, timeout=timeout)))
 
     @documented_as(AsyncClient.follow)
     def follow(self, what: What, *, excerpt: bool = False, timeout: float = GET_S) -> Arrival:
         """As `AsyncClient.follow`."""
-        _seal(what)
+        settle(what)
         work = self._inner.follow(what, excerpt=excerpt, timeout=timeout)
         return Arrival(self._portal, self._portal.run(work))
 
@@ -403,7 +378,7 @@ class Client(_Facade[AsyncClient], BlockCalls):
     @documented_as(AsyncClient.replicate)
     def replicate(self, what: What, *, to: Sequence[str] | str, tier: str = "dram") -> Replication:
         """As `AsyncClient.replicate`."""
-        _seal(what)
+        settle(what)
         work = self._inner.replicate(what, to=to, tier=tier)
         return Replication(self._portal, self._portal.run(work))
 
@@ -417,7 +392,7 @@ class Client(_Facade[AsyncClient], BlockCalls):
         check: bool = True,
     ) -> tuple[Operation, ...]:
         """As `AsyncClient.verify`."""
-        _seal(what)
+        settle(what)
         work = self._inner.verify(what, node=node, timeout=timeout, check=check)
         found = self._portal.run(work)
         return tuple(Operation(self._portal, operation) for operation in found)
@@ -437,10 +412,46 @@ class Client(_Facade[AsyncClient], BlockCalls):
         self._portal.run(inner.open())
         return Signals(self._portal, inner)
 
+    @documented_as(AsyncClient.history)
+    def history(
+        self,
+        *,
+        artifact: What | None = None,
+        node: str | None = None,
+        key: str | None = None,
+        operation: str | None = None,
+        engine: str | None = None,
+        actor: str | None = None,
+        types: Sequence[str] | str = (),
+        after: When | None = None,
+        until: When | None = None,
+        limit: int | None = None,
+    ) -> History:
+        """As `AsyncClient.history`."""
+        settle(artifact)
+        inner = self._inner.history(
+            artifact=artifact,
+            node=node,
+            key=key,
+            operation=operation,
+            engine=engine,
+            actor=actor,
+            types=types,
+            after=after,
+            until=until,
+            limit=limit,
+        )
+        return History(self._portal, inner)
+
+    @documented_as(AsyncClient.at)
+    def at(self, when: When) -> Past:
+        """As `AsyncClient.at`."""
+        return Past(self._portal, self._portal.run(self._inner.at(when)))
+
     @documented_as(AsyncClient.lease)
     def lease(self, what: What, *, ttl: float = 60.0, node: str | None = None) -> Lease:
         """As `AsyncClient.lease`."""
-        _seal(what)
+        settle(what)
         return Lease(self._portal, self._inner.lease(what, ttl=ttl, node=node))
 
     def forget_connections(self) -> None:

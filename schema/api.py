@@ -49,29 +49,32 @@ class Show(_Message, frozen=True, kw_only=True):
     """Verbs `artifact.show`, `artifact.tensors`, `key.show`, `operation.show`, `node.show`,
     `engine.show`:
     `what` is a key, an id or an unambiguous beginning of an id (6 characters or more). The answer
-    includes everything up to event `after`."""
+    includes everything up to event `after`; with `at` it is as it was after that event."""
 
     what: str
     after: Seq = Seq(0)
+    at: Seq | None = None
 
 
 class Browse(_Message, frozen=True, kw_only=True):
     """Verbs `artifact.list`, `key.list`, `operation.list`, `node.list`, `engine.list`: newest
-    first."""
+    first; with `at` as it was after that event."""
 
     limit: int = LIST_MAX
     after: Seq = Seq(0)
     status: str | None = None
     node: NodeId | None = None
     artifact: str | None = None
+    at: Seq | None = None
 
 
 class AuditQuery(_Message, frozen=True, kw_only=True):
     """Verbs `audit.log` and `artifact.history`: events in the order of the log from position
     `since` on and up to `before` (both exclusive). `what` (key, id, node, operation or engine)
     selects the events about it; for an artifact these include its replicas, operations, leases,
-    engines and keys. An answer carries a few MiB at
-    most: whoever wants all asks again from the last position until an answer is empty."""
+    engines and keys. In `type`, `types` and `actor`, `*` stands for any text; an event of any of
+    the `types` will do. An answer carries a few MiB at most: whoever wants all asks again from the
+    last position until an answer is empty."""
 
     what: str | None = None
     artifact: str | None = None
@@ -86,16 +89,22 @@ class AuditQuery(_Message, frozen=True, kw_only=True):
     limit: int = LIST_MAX
     newest: bool = False
     after: Seq = Seq(0)
+    types: tuple[str, ...] = ()
+    key: Key | None = None
+    operation: str | None = None
+    engine: str | None = None
 
 
 class ReplayQuery(_Message, frozen=True, kw_only=True):
     """Verb `replay`: the state as it was after event `to_seq`, or after the last event not later
-    than `to_time`. `what` (with `kind` artifact, node or operation) keeps only what concerns it."""
+    than `to_time`. `what` (with `kind` artifact, key, node, operation or engine) keeps only what
+    concerns it. Of more than `limit` things of a kind, those that changed last are told."""
 
     to_seq: Seq | None = None
     to_time: datetime | None = None
     kind: str | None = None
     what: str | None = None
+    limit: int = LIST_MAX
 
 
 class WaitOperation(_Message, frozen=True, kw_only=True):
@@ -314,6 +323,8 @@ class EngineInfo(_Message, frozen=True, kw_only=True):
 
 
 class EventInfo(_Message, frozen=True, kw_only=True):
+    """An event with its envelope; `data` is JSON as it was written, `fields` the same by name."""
+
     seq: Seq
     id: EventId
     type: str
@@ -322,6 +333,11 @@ class EventInfo(_Message, frozen=True, kw_only=True):
     actor: str
     cause: EventId | None
     data: msgspec.Raw
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What it says, by name."""
+        return msgspec.json.decode(self.data, type=dict[str, object])
 
 
 class BlockCount(_Message, frozen=True, kw_only=True):
@@ -384,6 +400,9 @@ class BlockInfo(_Message, frozen=True, kw_only=True):
 
 
 class ReplayInfo(_Message, frozen=True, kw_only=True):
+    """`at` is when event `at_seq` happened, `last_seq` the last event of the log, `totals` how many
+    of each kind there were (no more than `limit` of them are told)."""
+
     at_seq: Seq
     artifacts: tuple[ArtifactInfo, ...]
     keys: tuple[KeyInfo, ...]
@@ -391,6 +410,9 @@ class ReplayInfo(_Message, frozen=True, kw_only=True):
     operations: tuple[OperationInfo, ...]
     plans: tuple[str, ...] = ()
     engines: tuple[EngineInfo, ...] = ()
+    at: datetime | None = None
+    last_seq: Seq = Seq(0)
+    totals: dict[str, int] = {}
 
 
 class ReplicasProgress(_Message, frozen=True, kw_only=True):

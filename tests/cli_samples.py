@@ -96,6 +96,7 @@ class Tcctl:
     contexts: list[tuple[str | None, str | None]] = field(default_factory=list)
     started: list[tuple[str, list[str], dict[str, str]]] = field(default_factory=list)
     is_terminal: bool = False
+    typed: str = ""
 
     def __call__(self, *arguments: str) -> Run:
         make = Terminal if self.is_terminal else io.StringIO
@@ -105,6 +106,7 @@ class Tcctl:
             environ=self.environ,
             read_clock=lambda: BEGIN + timedelta(minutes=10),
             replace_process=lambda *started: self.started.append(started),
+            inp=make(self.typed),
             out=out,
             err=err,
         )

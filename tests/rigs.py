@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from fnmatch import fnmatchcase
 
 from tensorcast.controlplane.services.api_answers import describe_event
 from tensorcast.controlplane.services.api_desk import Desk
@@ -28,7 +29,15 @@ from tensorcast.schema.codec import decode
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Timeout, Unavailable
-from tensorcast.schema.events import Event, SignalEmitted, UnknownEvent, aggregate_of
+from tensorcast.schema.events import (
+    Event,
+    KeyMoved,
+    KeyRemoved,
+    OperationIssued,
+    SignalEmitted,
+    UnknownEvent,
+    aggregate_of,
+)
 from tensorcast.schema.ids import EventId, NodeId, Seq
 
 
@@ -68,6 +77,13 @@ class MemoryHistory:
         chosen = found[-query.limit :] if query.newest else found[: query.limit]
         return tuple(map(describe_event, chosen))
 
+    async def find_event(self, event: EventId) -> EventInfo | None:
+        return next((describe_event(o) for o in await read_all(self._log) if o.id == event), None)
+
+    async def find_effects(self, causes: Sequence[EventId], limit: int) -> tuple[EventInfo, ...]:
+        found = [one for one in await read_all(self._log) if one.cause in causes]
+        return tuple(map(describe_event, found[:limit]))
+
     async def seq_at(self, moment: datetime) -> Seq:
         found = [one.seq for one in await read_all(self._log) if one.at <= moment]
         return max(found, default=Seq(0))
@@ -91,7 +107,18 @@ def _matches(one: Recorded, query: AuditQuery, about: About | None) -> bool:
         return False
     if query.time_to is not None and one.at > query.time_to:
         return False
+    types = query.types or ((query.type,) if query.type else ())
+    if types and not any(fnmatchcase(one.type, pattern) for pattern in types):
+        return False
+    for kind in ("key", "operation", "engine"):
+        name = getattr(query, kind)
+        if name is not None and aggregate_of(one.event) != (kind, name):
+            return False
+    if isinstance(one.event, KeyMoved | KeyRemoved) and query.artifact == one.event.previous:
+        return True
     artifact = getattr(one.event, "artifact", None)
+    if artifact is None and isinstance(one.event, OperationIssued):
+        artifact = one.event.work.artifact
     return query.artifact is None or artifact == query.artifact
 
 

@@ -12,6 +12,7 @@ import typer
 
 from tensorcast.cli.events import event_flow
 from tensorcast.cli.exits import Failed
+from tensorcast.cli.lineage import describe_lineage
 from tensorcast.cli.output import Answer, Flow, Note, Result, shorten
 from tensorcast.cli.session import session_of
 from tensorcast.cli.tables import (
@@ -112,6 +113,15 @@ def history(
     with session.client() as client:
         events = client.api.history(what, limit=limit, newest=newest)
     return event_flow(iter([events]))
+
+
+@app.command()
+def lineage(call: typer.Context, what: What) -> Result:
+    """Show where it comes from, which keys pointed to it when, and which engines served it when."""
+    session = session_of(call)
+    with session.client() as client:
+        info = client.api.lineage(what)
+    return Answer(data=info, blocks=lambda: describe_lineage(info), brief=(info.artifact,))
 
 
 @app.command()

@@ -5,24 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
-from tensorcast.cli.causes import explain_chain, find_event, read_pages, trace_causes
-from tensorcast.cli.events import event_flow, subject_of, table_chain
+from tensorcast.cli.causes import explain_chain, explain_why, read_pages, table_why
+from tensorcast.cli.events import event_flow, table_chain
 from tensorcast.cli.output import Answer, Note, Result
 from tensorcast.cli.proofs import export, verify
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_time
 from tensorcast.schema.api import AuditQuery, EventInfo
-from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.events import EVENT_TYPES
-from tensorcast.schema.ids import EventId, Seq, parse_node
-
-if TYPE_CHECKING:
-    from tensorcast.client import Client
+from tensorcast.schema.ids import Key, Seq, parse_node
 
 app = typer.Typer(
     help="The log of everything that happened.", add_completion=False, rich_markup_mode=None
@@ -33,6 +30,45 @@ EVENTS_MAX = 10**9
 FOLLOW_S = 0.5
 
 
+Artifact = Annotated[
+    str | None,
+    typer.Option(metavar="KEY|ID", help="About it, its replicas, operations, keys (key or id)."),
+]
+Node = Annotated[str | None, typer.Option(metavar="NODE", help="About this node.")]
+What = Annotated[
+    str | None,
+    typer.Option(metavar="WHAT", help="About anything: key, artifact, node or operation."),
+]
+Actor = Annotated[str | None, typer.Option(help="By them, for example user:ada@host.")]
+KeyName = Annotated[str | None, typer.Option(metavar="KEY", help="About this key.")]
+OperationName = Annotated[str | None, typer.Option(metavar="ID", help="About this operation.")]
+Engine = Annotated[
+    str | None, typer.Option(metavar="ENGINE", help="About this engine (name or address).")
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type", metavar="TYPE", help="Of this type, for example 'replica.*'; any of several."
+    ),
+]
+TimeFrom = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Not before (RFC 3339, or 10m).")
+]
+TimeTo = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="Not after (RFC 3339, or 10m).")
+]
+After = Annotated[
+    int,
+    typer.Option(
+        "--after",
+        "--since",
+        min=0,
+        metavar="CURSOR",
+        help="After this position: the cursor that the page before has told.",
+    ),
+]
+
+
 @app.callback()
 def audit() -> None:
     """The log of everything that happened."""
@@ -41,28 +77,17 @@ def audit() -> None:
 @app.command()
 def log(
     call: typer.Context,
-    artifact: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY|ID", help="About it, its replicas, operations, keys (key or id)."
-        ),
-    ] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="About this node.")] = None,
-    about: Annotated[
-        str | None,
-        typer.Option(metavar="WHAT", help="About anything: key, artifact, node or operation."),
-    ] = None,
-    actor: Annotated[str | None, typer.Option(help="By them, for example user:ada@host.")] = None,
-    kind: Annotated[
-        str | None, typer.Option("--type", help="Of this type, for example replica.ready.")
-    ] = None,
-    time_from: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Not before (RFC 3339, or 10m).")
-    ] = None,
-    time_to: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Not after (RFC 3339, or 10m).")
-    ] = None,
-    since: Annotated[int, typer.Option(min=0, metavar="SEQ", help="After this position.")] = 0,
+    artifact: Artifact = None,
+    node: Node = None,
+    about: What = None,
+    actor: Actor = None,
+    key: KeyName = None,
+    operation: OperationName = None,
+    engine: Engine = None,
+    kinds: Kinds = None,
+    time_from: TimeFrom = None,
+    time_to: TimeTo = None,
+    since: After = 0,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = EVENTS_MAX,
     last: Annotated[
         int | None, typer.Option(min=1, max=1000, metavar="N", help="Only the last N.")
@@ -79,7 +104,7 @@ def log(
     session = session_of(call)
     if chain is not None:
         return explain(session, chain)
-    if kind is not None:
+    for kind in kinds or ():
         check_type(kind)
     now = session.now()
     query = AuditQuery(
@@ -87,14 +112,41 @@ def log(
         artifact=artifact,
         node=parse_node(node) if node else None,
         actor=actor,
-        type=kind,
+        types=tuple(kinds or ()),
+        key=Key(key) if key else None,
+        operation=operation,
+        engine=engine,
         time_from=parse_time(time_from, now) if time_from else None,
         time_to=parse_time(time_to, now) if time_to else None,
         since=Seq(since),
         limit=last or limit,
         newest=last is not None,
     )
-    return event_flow(_pages(session, query, limit, follow=follow))
+    cursor = Cursor()
+    pages = cursor.watch(_pages(session, query, limit, follow=follow))
+    return event_flow(pages, lambda: cursor.tell(limit if last is None else None))
+
+
+class Cursor:
+    """How far a page went. Modified by `watch`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._seq = 0
+
+    def watch(self, pages: Iterator[Sequence[EventInfo]]) -> Iterator[Sequence[EventInfo]]:
+        """The same pages."""
+        for page in pages:
+            if page:
+                self._count += len(page)
+                self._seq = page[-1].seq
+            yield page
+
+    def tell(self, limit: int | None) -> str:
+        """What to say when there may be more than was asked for; empty when not."""
+        if limit is None or self._count < limit:
+            return ""
+        return f"The next page: --after {self._seq}"
 
 
 def check_type(pattern: str) -> None:
@@ -131,16 +183,8 @@ def _pages(
 def explain(session: Session, reference: str) -> Answer:
     """The chain of causes of one event. Raises NotFound, InvalidArgument."""
     with session.client() as client:
-        event = find_event(client.api.audit, reference)
-        known = {one.id: one for one in _related(client, event)}
-
-        def find(cause: EventId) -> EventInfo | None:
-            try:
-                return known.get(cause) or find_event(client.api.audit, cause)
-            except NotFound:
-                return None
-
-        links = trace_causes(event, find)
+        info = client.api.why(reference, limit=0)
+    links = (*info.causes, info.event)
     return Answer(
         data=links,
         blocks=lambda: (table_chain(links), Note(explain_chain(links))),
@@ -148,18 +192,35 @@ def explain(session: Session, reference: str) -> Answer:
     )
 
 
-def _related(client: Client, event: EventInfo) -> Sequence[EventInfo]:
-    """The events about the same artifact: causes are nearly always among them."""
-    kind, subject = subject_of(event)
-    try:
-        match kind:
-            case "artifact":
-                return client.api.history(subject)
-            case "replica":
-                return client.api.history(subject.partition(":")[0])
-            case "operation":
-                return client.api.history(client.api.operation(subject).artifact)
-            case _:
-                return ()
-    except NotFound:
-        return ()
+@app.command()
+def why(
+    call: typer.Context,
+    event: Annotated[
+        str | None, typer.Argument(metavar="SEQ|ID", help="An event, by its position or id.")
+    ] = None,
+    artifact: Annotated[
+        str | None,
+        typer.Option(metavar="KEY|ID", help="Instead: why there is a replica of this ..."),
+    ] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="... on this node")] = None,
+    tier: Annotated[
+        str | None, typer.Option(metavar="TIER", help="(in this tier: dram, disk, object).")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, max=500, metavar="N", help="At most so many effects.")
+    ] = 100,
+) -> Result:
+    """Show why something happened and what came of it: the tree of causes and effects."""
+    if (event is None) == (artifact is None) or (artifact is None) != (node is None):
+        raise InvalidArgument(
+            "Name an event, or an artifact and a node.",
+            hint="As in `tcctl audit why 42` or `tcctl audit why --artifact KEY --node n2`.",
+        )
+    with session_of(call).client() as client:
+        info = client.api.why(event, artifact=artifact, node=node, tier=tier, limit=limit)
+    more = (Note(f"There are more effects than these {len(info.effects)}."),) if info.more else ()
+    return Answer(
+        data=info,
+        blocks=lambda: (table_why(info), Note(explain_why(info)), *more),
+        brief=tuple(one.id for one in (*info.causes, info.event, *info.effects)),
+    )

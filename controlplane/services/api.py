@@ -19,8 +19,10 @@ from tensorcast.controlplane.services import (
     api_engines,
     api_history,
     api_live,
+    api_past,
     api_signals,
     api_waits,
+    api_why,
 )
 from tensorcast.controlplane.services.api_commands import run_command
 from tensorcast.controlplane.services.api_desk import Desk
@@ -48,6 +50,7 @@ from tensorcast.schema.api_audit import (
     VerifySpan,
 )
 from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, ViewQuery
+from tensorcast.schema.api_past import DiffQuery, MomentQuery, WhyQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
 from tensorcast.schema.errors import (
     ErrorBody,
@@ -107,7 +110,11 @@ ROUTES = {
     "engine_blocks.holders": _route(HoldersQuery, api_engine_blocks.find_holders),
     "signal.emit": _route(Emit, api_signals.emit_signal),
     "signal.topics": _route(TopicsQuery, api_signals.list_topics),
-    "replay": _route(ReplayQuery, api_history.replay),
+    "audit.why": _route(WhyQuery, api_why.explain),
+    "artifact.lineage": _route(Show, api_why.show_lineage),
+    "moment": _route(MomentQuery, api_past.show_moment),
+    "replay": _route(ReplayQuery, api_past.replay),
+    "diff": _route(DiffQuery, api_past.diff),
     "status": _route(Ask, show_status),
 }
 

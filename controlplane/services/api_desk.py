@@ -18,11 +18,11 @@ from tensorcast.log.blocks import BlockLog
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors
 from tensorcast.log.writer import Writer
-from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, BlockQuery, EventInfo
+from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, BlockQuery, Browse, EventInfo, Show
 from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.errors import Timeout, Unavailable
-from tensorcast.schema.ids import NodeId, Seq
+from tensorcast.schema.errors import InvalidArgument, Timeout, Unavailable
+from tensorcast.schema.ids import EventId, NodeId, Seq
 
 if TYPE_CHECKING:
     from tensorcast.controlplane.services.api_audit import Proofs
@@ -44,6 +44,15 @@ class History(Protocol):
 
     async def find_events(self, query: AuditQuery, about: About | None) -> tuple[EventInfo, ...]:
         """The events that match, in the order of the log; `about` stands for `query.what`."""
+        ...
+
+    async def find_event(self, event: EventId) -> EventInfo | None:
+        """One event by its id."""
+        ...
+
+    async def find_effects(self, causes: Sequence[EventId], limit: int) -> tuple[EventInfo, ...]:
+        """The first `limit` events that name one of these as their cause, in the order of the
+        log."""
         ...
 
     async def seq_at(self, moment: datetime) -> Seq:
@@ -110,6 +119,30 @@ class Desk:
     async def view_after(self, seq: Seq) -> ClusterView:
         """The view once it includes event `seq`. Raises Timeout."""
         return await self.follower.wait_for(seq, AFTER_S_MAX)
+
+    async def view_for(self, request: Show | Browse) -> ClusterView:
+        """The view that a request asks about: of now, or as it was."""
+        if request.at is None:
+            return await self.view_after(request.after)
+        return await self.view_at(request.at)
+
+    async def view_at(self, seq: Seq) -> ClusterView:
+        """The view as it was after event `seq`. Raises InvalidArgument for one that there is not,
+        Timeout, and Unavailable while Postgres is away."""
+        await self.check_reached(seq)
+        if self.follower.view.at == seq:
+            return self.follower.view
+        return await self.history.view_at(seq)
+
+    async def check_reached(self, seq: Seq) -> None:
+        """Makes sure that there is such an event, and that Postgres has it. Raises InvalidArgument,
+        Timeout."""
+        if seq < 0:
+            raise InvalidArgument(f"{seq} is not a position in the log.", hint="They count from 1.")
+        last = await self.writer.last_seq()
+        if seq > last:
+            raise InvalidArgument(f"There is no event {seq} yet.", hint=f"The last one is {last}.")
+        await self.history.wait_committed(seq, AFTER_S_MAX)
 
     async def view_when(
         self, predicate: Callable[[ClusterView], bool], timeout_s: float

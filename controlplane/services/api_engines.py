@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from tensorcast.controlplane.core.names import resolve_engine
 from tensorcast.controlplane.core.served import served_spans, span_at
 from tensorcast.controlplane.services.api_answers import describe_engine
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
+from tensorcast.controlplane.services.api_history import beyond
 from tensorcast.controlplane.services.heartbeats import Pulse
 from tensorcast.controlplane.store.queries import CLOCK_SKEW_MAX, About
 from tensorcast.schema.aggregates.engine import Engine, EngineStatus
@@ -36,7 +38,7 @@ _ALL: Final = "all"
 async def list_engines(desk: Desk, request: Browse) -> tuple[EngineInfo, ...]:
     """The engines that run (or those of `status`; `all` for all), the last changed first; those of
     one node."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     wanted = _parse_status(request.status or EngineStatus.UP)
     names = view.engines_up if wanted == EngineStatus.UP else view.engines
     found = [
@@ -45,21 +47,23 @@ async def list_engines(desk: Desk, request: Browse) -> tuple[EngineInfo, ...]:
         if wanted in (_ALL, engine.status) and request.node in (None, engine.node)
     ]
     found.sort(key=lambda engine: engine.version, reverse=True)
-    return tuple(_as_heard(desk, engine) for engine in found[: _limit(request.limit)])
+    told = describe_engine if request.at is not None else partial(_as_heard, desk)
+    return tuple(map(told, found[: _limit(request.limit)]))
 
 
 async def show_engine(desk: Desk, request: Show) -> EngineInfo:
     """The engine of this name or address, with the weights that it served last. While Postgres is
     away these are not told. Raises NotFound."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     engine = resolve_engine(view, request.what)
     try:
         await desk.history.wait_committed(engine.version, AFTER_S_MAX)
-        events = await _events(desk, engine)
+        events = await _events(desk, engine, before=beyond(request.at))
     except (Unavailable, Timeout):
         events = ()
     served = served_spans(events)[-SERVED_SHOWN_MAX:]
-    return msgspec.structs.replace(_as_heard(desk, engine), served=served)
+    info = describe_engine(engine) if request.at is not None else _as_heard(desk, engine)
+    return msgspec.structs.replace(info, served=served)
 
 
 async def weights_of(desk: Desk, request: WeightsQuery) -> ServedInfo:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 
 import msgspec
 
 from tensorcast.controlplane.core.names import (
     resolve_artifact,
+    resolve_engine,
     resolve_operation,
 )
 from tensorcast.controlplane.services.api_answers import describe_key
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
 from tensorcast.controlplane.services.api_live import require_key
-from tensorcast.controlplane.services.api_replay import summarize
 from tensorcast.controlplane.store.queries import About
 from tensorcast.schema.api import (
     LIST_MAX,
@@ -23,8 +22,6 @@ from tensorcast.schema.api import (
     EventInfo,
     KeyInfo,
     KeyMove,
-    ReplayInfo,
-    ReplayQuery,
     Show,
 )
 from tensorcast.schema.cluster import ClusterView
@@ -53,11 +50,11 @@ ENVELOPE_BYTES = 512
 
 
 async def audit_log(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
-    """The events that match, in the order of the log."""
+    """The events that match, in the order of the log. Raises NotFound for a name that nothing has
+    or had."""
     view = await desk.view_after(request.after)
     about = identify(view, request.what) if request.what else None
-    artifact = resolve_artifact(view, request.artifact) if request.artifact else None
-    query = msgspec.structs.replace(_checked(request), artifact=artifact)
+    query = _resolved(view, _checked(request))
     await _catch_up(desk, request.after, view.at)
     return page_of(await desk.history.find_events(query, about), newest=query.newest)
 
@@ -114,6 +111,21 @@ async def _catch_up(desk: Desk, after: Seq, seen: Seq) -> None:
         await desk.history.wait_committed(seen, SEEN_S_MAX)
 
 
+def _resolved(view: ClusterView, query: AuditQuery) -> AuditQuery:
+    """The query with whole ids. Raises NotFound, InvalidArgument."""
+    artifact, operation, engine = query.artifact, query.operation, query.engine
+    if query.key is not None and query.key not in view.keys:
+        raise NotFound(
+            f"There was never a key {query.key!r}.", hint="`tcctl key ls` shows what there is."
+        )
+    return msgspec.structs.replace(
+        query,
+        artifact=resolve_artifact(view, artifact) if artifact else None,
+        operation=resolve_operation(view, operation) if operation else None,
+        engine=resolve_engine(view, engine).id if engine else None,
+    )
+
+
 def _checked(query: AuditQuery) -> AuditQuery:
     if query.limit < 1:
         raise InvalidArgument(
@@ -142,15 +154,22 @@ async def show_key(desk: Desk, request: Show) -> KeyInfo:
     """A key and where it pointed before, the oldest first. It includes every move that was done
     when the request came, whichever control plane did it. While Postgres is away the answer has no
     history: what the key points to must be known without it."""
-    view = await desk.view_after(max(request.after, await desk.writer.last_seq()))
+    after = max(request.after, await desk.writer.last_seq())
+    view = await desk.view_for(msgspec.structs.replace(request, after=after))
     key = require_key(view, request.what)
     about = About(AggregateKind.KEY, key.key)
+    query = AuditQuery(newest=True, before=beyond(request.at))
     try:
         await desk.history.wait_committed(key.version, AFTER_S_MAX)
-        events = await desk.history.find_events(AuditQuery(newest=True), about)
+        events = await desk.history.find_events(query, about)
     except (Unavailable, Timeout):
         events = ()
     return describe_key(key, tuple(move for move in map(_move, events) if move))
+
+
+def beyond(at: Seq | None) -> Seq | None:
+    """The first position that is not told any more in an answer as of event `at`."""
+    return None if at is None else Seq(at + 1)
 
 
 def _move(info: EventInfo) -> KeyMove | None:
@@ -159,31 +178,3 @@ def _move(info: EventInfo) -> KeyMove | None:
         return None
     artifact = event.artifact if isinstance(event, KeyMoved) else None
     return KeyMove(artifact=artifact, at=info.at, actor=info.actor, seq=info.seq)
-
-
-# ---- replay ----------------------------------------------------------------------------------
-
-
-async def replay(desk: Desk, request: ReplayQuery) -> ReplayInfo:
-    """The fold of all events up to a position or a time. Raises InvalidArgument for one that is
-    not there yet."""
-    seq = await _target(desk, request.to_seq, request.to_time)
-    view = await desk.history.view_at(seq)
-    return summarize(view, kind=request.kind, what=request.what)
-
-
-async def _target(desk: Desk, seq: Seq | None, moment: datetime | None) -> Seq:
-    if (seq is None) == (moment is None):
-        raise InvalidArgument("Say either a position or a time.", hint="As in --to 42.")
-    if moment is not None:
-        if moment.tzinfo is None:
-            raise InvalidArgument("The time has no zone.", hint="As in 2026-01-31T12:00:00Z.")
-        return await desk.history.seq_at(moment)
-    assert seq is not None
-    if seq < 0:
-        raise InvalidArgument(f"{seq} is not a position in the log.", hint="They count from 1.")
-    last = await desk.writer.last_seq()
-    if seq > last:
-        raise InvalidArgument(f"There is no event {seq} yet.", hint=f"The last one is {last}.")
-    await desk.history.wait_committed(seq, AFTER_S_MAX)
-    return seq

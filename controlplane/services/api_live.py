@@ -51,28 +51,28 @@ T = TypeVar("T")
 
 async def show_artifact(desk: Desk, request: Show) -> ArtifactInfo:
     """The artifact that a key or id stands for. Raises NotFound."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     return describe_artifact(view, view.artifacts[resolve_artifact(view, request.what)])
 
 
 async def show_tensors(desk: Desk, request: Show) -> tuple[TensorInfo, ...]:
     """What such an artifact holds. Raises NotFound."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     artifact = view.artifacts[resolve_artifact(view, request.what)]
     return describe_tensors(artifact.manifest.index)
 
 
 async def show_operation(desk: Desk, request: Show) -> OperationInfo:
     """The operation of this id, or of which it is the beginning. Raises NotFound."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     return describe_operation(view, view.operations[resolve_operation(view, request.what)])
 
 
 async def show_node(desk: Desk, request: Show) -> NodeInfo:
     """The node of this name, whether it is up or not. Raises NotFound."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     found = describe_node(view, view.nodes[resolve_node(view, request.what)])
-    heartbeat = _heartbeat(desk, found)
+    heartbeat = None if request.at is not None else _heartbeat(desk, found)
     if heartbeat is None:
         return found
     return msgspec.structs.replace(with_heartbeat(found, heartbeat), peers=heartbeat.peers)
@@ -118,7 +118,7 @@ def require_key(view: ClusterView, text: str) -> KeyState:
 async def list_artifacts(desk: Desk, request: Browse) -> tuple[ArtifactInfo, ...]:
     """The artifacts that are not removed (or those of `status`; `all` for all), the last sealed
     first; those with a replica on `node`."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     wanted = _parse_status(request.status or ArtifactStatus.SEALED, ArtifactStatus)
     found = (
         artifact
@@ -139,7 +139,7 @@ def _is_on(view: ClusterView, artifact: Artifact, node: NodeId | None) -> bool:
 async def list_keys(desk: Desk, request: Browse) -> tuple[KeyInfo, ...]:
     """The keys that point to something (or those of `status`), the last moved first; those of one
     artifact."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     wanted = _parse_status(request.status or KeyStatus.SET, KeyStatus)
     artifact = resolve_artifact(view, request.artifact) if request.artifact else None
     found = (
@@ -152,7 +152,7 @@ async def list_keys(desk: Desk, request: Browse) -> tuple[KeyInfo, ...]:
 
 async def list_operations(desk: Desk, request: Browse) -> tuple[OperationInfo, ...]:
     """The operations, the last issued first; of one status, node or artifact."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     wanted = _parse_status(request.status or ALL, OperationStatus)
     found = (
         operation
@@ -173,10 +173,11 @@ def _operations(view: ClusterView, artifact: str | None) -> Iterator[Operation]:
 
 async def list_nodes(desk: Desk, request: Browse) -> tuple[NodeInfo, ...]:
     """All nodes that ever joined (or those of `status`), by name."""
-    view = await desk.view_after(request.after)
+    view = await desk.view_for(request)
     wanted = _parse_status(request.status or ALL, NodeStatus)
     found = (node for node in describe_nodes(view) if wanted in (ALL, node.state))
-    return tuple(as_heard(desk, node) for node in tuple(found)[: _limit(request.limit)])
+    nodes = tuple(found)[: _limit(request.limit)]
+    return nodes if request.at is not None else tuple(as_heard(desk, node) for node in nodes)
 
 
 def _newest(found: Iterable[T], age: Callable[[T], float], limit: int) -> list[T]:

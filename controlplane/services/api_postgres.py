@@ -23,7 +23,7 @@ from tensorcast.controlplane.store.queries import About
 from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
 from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.ids import NodeId, Seq
+from tensorcast.schema.ids import EventId, NodeId, Seq
 
 WALKS_MAX: Final = 2
 VIEWS_MAX: Final = 32
@@ -83,6 +83,12 @@ class PostgresHistory:
 
     async def find_events(self, query: AuditQuery, about: About | None) -> tuple[EventInfo, ...]:
         return await queries.find_events(self._engine, query, about=about)
+
+    async def find_event(self, event: EventId) -> EventInfo | None:
+        return await queries.find_event(self._engine, event)
+
+    async def find_effects(self, causes: Sequence[EventId], limit: int) -> tuple[EventInfo, ...]:
+        return await queries.find_effects(self._engine, causes, limit=limit)
 
     async def seq_at(self, moment: datetime) -> Seq:
         return await queries.seq_at(self._engine, moment)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import heapq
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from tensorcast.controlplane.core.names import (
+    find_key,
     resolve_artifact,
     resolve_engine,
     resolve_node,
@@ -21,12 +24,18 @@ from tensorcast.controlplane.services.api_answers import (
     describe_operation,
 )
 from tensorcast.schema.aggregates.key import KeyStatus
-from tensorcast.schema.api import ReplayInfo
+from tensorcast.schema.api import LIST_MAX, ReplayInfo
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import ArtifactId, EngineId, Key, NodeId, OperationId
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.ids import ArtifactId, EngineId, Key, NodeId, OperationId, Seq
 
-KINDS = ("artifact", "node", "operation", "engine")
+K = TypeVar("K", bound=str)
+KINDS = ("artifact", "key", "node", "operation", "engine")
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> Seq: ...
 
 
 class _Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,22 +48,38 @@ class _Selection(msgspec.Struct, frozen=True, kw_only=True):
     engines: Collection[EngineId] = ()
 
 
-def summarize(view: ClusterView, *, kind: str | None, what: str | None) -> ReplayInfo:
-    """The view, each part by name; with `kind` (artifact, node, operation or engine) and `what`
-    only what concerns that one. Raises InvalidArgument, and NotFound when it was not there."""
+def summarize(
+    view: ClusterView, *, kind: str | None, what: str | None, limit: int = LIST_MAX
+) -> ReplayInfo:
+    """The view, each part by name; with `kind` (artifact, key, node, operation or engine) and
+    `what` only what concerns that one. Of more than `limit` things of a kind those that changed
+    last. Raises InvalidArgument, and NotFound when it was not there."""
+    if limit < 1:
+        raise InvalidArgument(f"A limit of {limit} makes no sense.", hint="Ask for 1 or more.")
     chosen = _select(view, kind, what)
+    limit = min(limit, LIST_MAX)
+    artifacts = _newest(view.artifacts, chosen.artifacts, limit)
+    operations = _newest(view.operations, chosen.operations, limit)
     return ReplayInfo(
         at_seq=view.at,
-        artifacts=tuple(
-            describe_artifact(view, view.artifacts[a]) for a in sorted(chosen.artifacts)
+        artifacts=tuple(describe_artifact(view, view.artifacts[a]) for a in artifacts),
+        keys=tuple(describe_key(view.keys[k]) for k in _newest(view.keys, chosen.keys, limit)),
+        nodes=tuple(
+            describe_node(view, view.nodes[n]) for n in _newest(view.nodes, chosen.nodes, limit)
         ),
-        keys=tuple(describe_key(view.keys[key]) for key in sorted(chosen.keys)),
-        nodes=tuple(describe_node(view, view.nodes[node]) for node in sorted(chosen.nodes)),
-        operations=tuple(
-            describe_operation(view, view.operations[op]) for op in sorted(chosen.operations)
+        operations=tuple(describe_operation(view, view.operations[op]) for op in operations),
+        engines=tuple(
+            describe_engine(view.engines[e]) for e in _newest(view.engines, chosen.engines, limit)
         ),
-        engines=tuple(describe_engine(view.engines[name]) for name in sorted(chosen.engines)),
+        totals={name: len(getattr(chosen, name)) for name in _Selection.__struct_fields__},
     )
+
+
+def _newest(states: Mapping[K, _Versioned], names: Collection[K], limit: int) -> list[K]:
+    """The names of the `limit` things that changed last, by name."""
+    if len(names) > limit:
+        names = heapq.nlargest(limit, names, key=lambda name: states[name].version)
+    return sorted(names)
 
 
 def _select(view: ClusterView, kind: str | None, what: str | None) -> _Selection:
@@ -75,6 +100,8 @@ def _select(view: ClusterView, kind: str | None, what: str | None) -> _Selection
         return _about_artifact(view, resolve_artifact(view, what))
     if kind == "node":
         return _about_node(view, resolve_node(view, what))
+    if kind == "key":
+        return _about_key(view, what)
     if kind == "engine":
         return _about_engine(view, resolve_engine(view, what).id)
     return _about_operation(view, resolve_operation(view, what))
@@ -88,6 +115,15 @@ def _about_artifact(view: ClusterView, artifact: ArtifactId) -> _Selection:
         nodes=[node for node in holders if node in view.nodes],
         operations=view.operations_by_artifact.get(artifact, ()),
     )
+
+
+def _about_key(view: ClusterView, what: str) -> _Selection:
+    key = find_key(view, what)
+    if key is None:
+        raise NotFound(
+            f"There was no key {what!r}.", hint=f"`tcctl key show {what}` tells where it pointed."
+        )
+    return _Selection(artifacts=[key.artifact], keys=[key.key], nodes=(), operations=())
 
 
 def _about_node(view: ClusterView, node: NodeId) -> _Selection:

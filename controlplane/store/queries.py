@@ -105,7 +105,8 @@ async def find_events(
     `limit` ones, or with `newest` the last ones.
 
     `about` stands for `query.what`, which is not looked at: it is whole and known to exist.
-    `query.artifact` is a whole id. In `type` and `actor`, `*` stands for any text.
+    `query.artifact`, `operation` and `engine` are whole ids. In `type`, `types` and `actor`, `*`
+    stands for any text.
     """
     limit = max(0, min(query.limit, LIST_MAX))
     async with connecting(engine) as connection:
@@ -130,6 +131,22 @@ async def find_event(engine: AsyncEngine, event: EventId) -> EventInfo | None:
     return _event_info(row) if row else None
 
 
+async def find_effects(
+    engine: AsyncEngine, causes: Sequence[EventId], *, limit: int
+) -> tuple[EventInfo, ...]:
+    """The first `limit` events that name one of `causes` as their cause, in the order of the
+    log."""
+    async with connecting(engine) as connection:
+        epoch, _ = await _position(connection)
+        statement = (
+            _event_columns()
+            .where(events.c.log_epoch == epoch, events.c.cause.in_(list(map(as_uuid, causes))))
+            .order_by(events.c.seq)
+            .limit(max(0, min(limit, LIST_MAX)))
+        )
+        return tuple(_event_info(row) for row in (await connection.execute(statement)).all())
+
+
 def _event_columns() -> Select[tuple[int, str, str, int, datetime, str, bytes]]:
     return select(
         events.c.seq,
@@ -152,6 +169,14 @@ def _conditions(query: AuditQuery, about: About | None) -> list[ColumnElement[bo
         conditions.append(_is_about(About(AggregateKind.ARTIFACT, query.artifact)))
     if query.node is not None:
         conditions.append(_is_about(About(AggregateKind.NODE, query.node)))
+    if query.key is not None:
+        conditions.append(_is_about(About(AggregateKind.KEY, query.key)))
+    if query.operation is not None:
+        conditions.append(_is_about(About(AggregateKind.OPERATION, query.operation)))
+    if query.engine is not None:
+        conditions.append(_is_about(About(AggregateKind.ENGINE, query.engine)))
+    if query.types:
+        conditions.append(or_(*(_matches(events.c.type, one) for one in query.types)))
     if query.actor is not None:
         conditions.append(_matches(events.c.actor, query.actor))
     if query.type is not None:

@@ -1,18 +1,15 @@
-"""Reading the log page by page, finding one event, and the chain behind it."""
+"""Reading the log page by page, and the tree of causes and effects."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
-from cli_samples import ART, OPERATION, event, event_name
+from cli_samples import ART, OPERATION, event
 from tensorcast.cli import causes
 from tensorcast.schema.api import LIST_MAX, AuditQuery, EventInfo
-from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.api_past import WhyInfo
 
 
 class Record:
@@ -66,38 +63,6 @@ def test_following_goes_on_where_the_log_ended() -> None:
     assert [[one.seq for one in page] for page in pages] == [[1, 2], [3]]
 
 
-def test_an_event_is_found_by_its_position() -> None:
-    record = Record(cordons(9))
-    assert causes.find_event(record, "4").seq == 4
-    assert causes.find_event(record, " #4 ").seq == 4
-    for missing in ("0", "10"):
-        with pytest.raises(NotFound, match="no event at position"):
-            causes.find_event(record, missing)
-
-
-def test_an_event_is_found_by_an_id_without_a_time() -> None:
-    record = Record(cordons(2500))
-    assert causes.find_event(record, event_name(2100)).seq == 2100
-    with pytest.raises(NotFound, match="no event 0000"):
-        causes.find_event(record, event_name(9999))
-
-
-def test_an_id_with_a_time_is_looked_for_at_that_time_only() -> None:
-    at = datetime(2031, 1, 1, tzinfo=UTC)
-    stamp = f"{int(at.timestamp() * 1000):012x}"
-    wanted = EventId(f"{stamp[:8]}-{stamp[8:]}-7abc-8000-000000000000")
-    late = msgspec.structs.replace(cordons(1)[0], seq=Seq(3000), id=wanted, at=at)
-    record = Record([*cordons(2500), late])
-    assert causes.find_event(record, wanted.upper()) == late
-    assert len(record.queries) == 1
-
-
-@pytest.mark.parametrize("text", ["", "abc", "replica.ready", "-1"])
-def test_what_names_no_event_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="neither a position nor the id"):
-        causes.find_event(Record([]), text)
-
-
 def make_chain() -> list[EventInfo]:
     request = {"artifact": ART, "nodes": ["n2"], "tier": "dram"}
     issued = {
@@ -113,21 +78,59 @@ def make_chain() -> list[EventInfo]:
     ]
 
 
-def test_the_chain_of_causes_begins_at_its_root() -> None:
-    events = make_chain()
-    known = {one.id: one for one in events}
-    assert causes.trace_causes(events[-1], known.get) == tuple(events)
-
-
-def test_a_chain_ends_where_a_cause_is_missing_or_the_limit_is_reached() -> None:
-    events = make_chain()
-    assert causes.trace_causes(events[-1], lambda _: None) == (events[-1],)
-    circle = event(1, "node.cordoned", {"node": "n1"}, cause=1)
-    assert len(causes.trace_causes(circle, lambda _: circle)) == causes.CHAIN_MAX
-
-
 def test_a_chain_in_a_sentence() -> None:
     text = causes.explain_chain(make_chain())
     assert "began with artifact.replicas_requested by user:ada@desk" in text
     assert "Policy replicate answered" in text
     assert "Policy" not in causes.explain_chain(make_chain()[:1])
+
+
+def make_why(at: int, *, effects: int = 0) -> WhyInfo:
+    """The chain with event number `at` in the middle, and what came of it."""
+    chain = make_chain()
+    more = [event(seq, "node.cordoned", {"node": "n1"}, cause=7) for seq in range(8, 8 + effects)]
+    return WhyInfo(event=chain[at], causes=tuple(chain[:at]), effects=(*chain[at + 1 :], *more))
+
+
+def test_the_tree_has_causes_above_and_effects_below() -> None:
+    table = causes.table_why(make_why(1, effects=2))
+    assert [row[0] for row in table.rows] == ["5", "6", "7", "8", "9"]
+    assert [row[2] for row in table.rows] == [
+        "artifact.replicas_requested",
+        "  └ operation.issued ◀",
+        "    └ operation.started",
+        "      └ node.cordoned",
+        "      └ node.cordoned",
+    ]
+
+
+def test_an_effect_that_names_no_known_cause_is_left_out_and_circles_end() -> None:
+    one = event(1, "node.cordoned", {"node": "n1"}, cause=2)
+    other = event(2, "node.cordoned", {"node": "n1"}, cause=1)
+    stray = event(3, "node.cordoned", {"node": "n1"}, cause=99)
+    info = WhyInfo(event=one, causes=(), effects=(other, stray))
+    assert causes.walk_effects(info, 0) == [(1, other)]
+
+
+def test_a_reason_in_a_sentence() -> None:
+    ready = event(8, "replica.ready", READY, cause=7)
+    info = WhyInfo(event=ready, causes=tuple(make_chain()), effects=())
+    text = causes.explain_why(info)
+    assert text.startswith(
+        f"Replica {ART[:12]} exists on n2 (dram) because policy replicate reacted"
+    )
+    assert "artifact.replicas_requested of user:ada@desk (#5, " in text
+    alone = WhyInfo(event=event(8, "replica.ready", READY), causes=(), effects=())
+    assert "because user:ada@desk did so" in causes.explain_why(alone)
+    unknown = WhyInfo(event=event(9, "comet.passed", {}), causes=(), effects=())
+    assert "comet.passed" in causes.explain_why(unknown)
+
+
+READY = {
+    "replica": f"{ART}:n2:dram",
+    "artifact": ART,
+    "node": "n2",
+    "tier": "dram",
+    "epoch": 1,
+    "chunks_total": 3,
+}

@@ -5,10 +5,11 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from cli_samples import ART, OPERATION, Tcctl, event, node, operation
+from cli_samples import ART, OPERATION, Tcctl, event, node
 from samples import BEGIN
 from tensorcast.cli.commands import audit as audit_command
 from tensorcast.schema.api import AuditQuery
+from tensorcast.schema.api_past import WhyInfo
 from tensorcast.schema.errors import NotFound
 
 REQUEST = {"artifact": ART, "nodes": ["n2"], "tier": "dram"}
@@ -32,7 +33,8 @@ def read(query: AuditQuery) -> tuple[object, ...]:
 
 def test_every_filter_reaches_the_control_plane(tcctl: Tcctl) -> None:
     api = tcctl.answer(audit=(), node=node())
-    line = "audit log --artifact m --node n1 --actor user:ada@desk --type key.moved --since 3"
+    line = "audit log --artifact m --node n1 --actor user:ada@desk --type key.moved --after 3"
+    line += " --type replica.* --key k --operation op-1 --engine e1"
     tcctl(*line.split(), "--from", "1h", "--to", "2030-01-01T00:00:00Z", "--limit", "7")
     assert api.calls[0][:2] == ("node", ("n1",))
     (query,) = api.calls[1][1]
@@ -40,7 +42,10 @@ def test_every_filter_reaches_the_control_plane(tcctl: Tcctl) -> None:
         artifact="m",
         node="n1",
         actor="user:ada@desk",
-        type="key.moved",
+        types=("key.moved", "replica.*"),
+        key="k",
+        operation="op-1",
+        engine="e1",
         time_from=BEGIN + timedelta(minutes=10, hours=-1),
         time_to=BEGIN,
         since=3,
@@ -92,21 +97,48 @@ def test_the_table_names_causes(tcctl: Tcctl) -> None:
     assert tcctl("audit", "log").out.splitlines()[-1].endswith(" #6")
 
 
+def test_the_next_cursor_is_told(tcctl: Tcctl) -> None:
+    tcctl.answer(audit=read)
+    assert tcctl("audit", "log", "--limit", "2").out.splitlines()[-1].endswith("--after 6")
+    again = tcctl("audit", "log", "--limit", "2", "--after", "6").out
+    assert again.splitlines()[-1].startswith("  7")
+    assert "--after" not in again
+    assert len(tcctl("audit", "log", "--limit", "2", "-o", "json").data) == 2
+
+
 def test_the_chain_of_an_event_begins_with_who_asked(tcctl: Tcctl) -> None:
-    tcctl.answer(audit=read, operation=operation(), history=EVENTS)
-    assert [one["seq"] for one in tcctl("audit", "log", "--chain", "7", "-o", "json").data] == [
-        *(5, 6, 7),
-    ]
+    api = tcctl.answer(why=WhyInfo(event=EVENTS[2], causes=EVENTS[:2], effects=()))
+    data = tcctl("audit", "log", "--chain", "7", "-o", "json").data
+    assert [one["seq"] for one in data] == [5, 6, 7]
+    assert api.calls == [("why", ("7",), {"limit": 0})]
     text = tcctl("audit", "log", "--chain", "7").out
     assert "Policy replicate answered" in text
 
 
-def test_the_chain_is_found_without_the_history_too(tcctl: Tcctl) -> None:
-    tcctl.answer(audit=read, operation=operation(), history=())
-    assert len(tcctl("audit", "log", "--chain", EVENTS[2].id, "-o", "json").data) == 3
-
-
 def test_the_chain_of_an_unknown_event_is_exit_3(tcctl: Tcctl) -> None:
-    tcctl.answer(audit=read)
+    tcctl.answer(why=NotFound("There is no event 99."))
     assert tcctl("audit", "log", "--chain", "99").code == 3
-    assert tcctl("audit", "log", "--chain", "nonsense").code == 2
+
+
+def test_why_shows_the_tree(tcctl: Tcctl) -> None:
+    info = WhyInfo(event=EVENTS[1], causes=EVENTS[:1], effects=EVENTS[2:], more=True)
+    api = tcctl.answer(why=info)
+    run = tcctl("audit", "why", "--artifact", "m", "--node", "n2", "--tier", "dram")
+    assert api.calls[0] == (
+        "why",
+        (None,),
+        {"artifact": "m", "node": "n2", "tier": "dram", "limit": 100},
+    )
+    lines = run.out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["5", "6", "7"]
+    assert "because policy replicate reacted to artifact.replicas_requested" in run.out
+    assert "more effects" in run.out
+    data = tcctl("audit", "why", "6", "-o", "json").data
+    assert (data["event"]["seq"], len(data["causes"]), len(data["effects"])) == (6, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "6 --artifact m --node n1", "--artifact m", "6 --node n1", "--node n1"]
+)
+def test_why_needs_an_event_or_a_place(tcctl: Tcctl, line: str) -> None:
+    assert tcctl("audit", "why", *line.split()).code == 2
