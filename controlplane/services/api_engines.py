@@ -14,7 +14,7 @@ from tensorcast.controlplane.services.api_answers import describe_engine
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
 from tensorcast.controlplane.services.api_history import beyond
 from tensorcast.controlplane.services.heartbeats import Pulse
-from tensorcast.controlplane.store.queries import CLOCK_SKEW_MAX, About
+from tensorcast.controlplane.store.queries import About
 from tensorcast.schema.aggregates.engine import Engine, EngineStatus
 from tensorcast.schema.api import (
     LIST_MAX,
@@ -85,11 +85,11 @@ async def weights_of(desk: Desk, request: WeightsQuery) -> ServedInfo:
 
 
 async def _served_at(desk: Desk, engine: Engine, moment: datetime | None) -> ServedInfo | None:
-    """Reads the engine's history from its end, until what was read is old enough to tell."""
+    """Reads the engine's history from its end, until what was read is old enough to tell. From its
+    very end: an engine that could not reach the log tells late what it has served since."""
     events: tuple[EventInfo, ...] = ()
-    latest = moment + CLOCK_SKEW_MAX if moment is not None else None
     while True:
-        page = await _events(desk, engine, before=events[0].seq if events else None, to=latest)
+        page = await _events(desk, engine, before=events[0].seq if events else None)
         events = (*page, *events)
         spans = served_spans(events)
         if moment is None:
@@ -100,9 +100,9 @@ async def _served_at(desk: Desk, engine: Engine, moment: datetime | None) -> Ser
 
 
 async def _events(
-    desk: Desk, engine: Engine, *, before: Seq | None = None, to: datetime | None = None
+    desk: Desk, engine: Engine, *, before: Seq | None = None
 ) -> tuple[EventInfo, ...]:
-    query = AuditQuery(before=before, time_to=to, newest=True, limit=PAGE_EVENTS)
+    query = AuditQuery(before=before, newest=True, limit=PAGE_EVENTS)
     return await desk.history.find_events(query, About(AggregateKind.ENGINE, engine.id))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +28,22 @@ async def beat(hand) -> None:
         await asyncio.sleep(BEAT_S)
 
 
+async def until_stopped(pid: int) -> None:
+    """The threads of a process stop one by one after the signal."""
+    async with asyncio.timeout(10):
+        while any(  # noqa: ASYNC110 - the kernel tells nobody
+            "State:\tT" not in status.read_text()
+            for status in Path(f"/proc/{pid}/task").glob("*/status")
+        ):
+            await asyncio.sleep(0.01)
+
+
 async def test_a_word_comes_back_unless_the_server_is_frozen(nats_server):
     log = await connect_log(nats_server.url, CLUSTER, name="test")
     async with Echo(log.nats) as echo:
         assert await echo.returns(5.0)
         os.kill(nats_server.pid, signal.SIGSTOP)
+        await until_stopped(nats_server.pid)
         try:
             assert log.nats.is_connected
             assert not await echo.returns(0.3)

@@ -33,14 +33,18 @@ def size_on_machine(descriptor: int) -> int:
 
 
 def needs_huge_pages() -> None:
+    """Skips where the kernel gives none to shared memory, or has not enough of them just now."""
     probe = os.memfd_create("probe")
-    os.ftruncate(probe, HUGE_BYTES)
-    with AlignedMapping(probe, HUGE_BYTES) as mapped:
-        mapped[0] = 1
+    os.ftruncate(probe, 2 * SIZE)
+    with AlignedMapping(probe, 2 * SIZE) as mapped:
+        for at in range(0, 2 * SIZE, HUGE_BYTES):
+            mapped[at] = 1
         is_possible = collapse(mapped)
     os.close(probe)
     if not is_possible:
-        pytest.skip("this kernel gives no huge pages to shared memory")
+        pytest.skip(
+            "this kernel has no huge pages for shared memory, or its memory is too scattered"
+        )
 
 
 def refuse(_: memoryview) -> bool:

@@ -14,7 +14,7 @@ from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import EngineId, NodeId
 
 A, B = artifact_id("a"), artifact_id("b")
-BEGIN = datetime.now(UTC) - timedelta(minutes=5)
+BEGIN = datetime.now(UTC) - timedelta(hours=5)
 
 
 def at(second):
