@@ -47,6 +47,12 @@ COMMANDS: Final[dict[str, Entry]] = {
     "audit": Entry("audit", "The log of everything that happened.", is_noun=True),
     "replay": Entry("replay", "Show the state as it was at an earlier moment."),
     "diff": Entry("diff", "Show what was added, removed and changed between two moments."),
+    "backup": Entry(
+        "backup", "Copy the history of the cluster of this machine into a folder, while it runs."
+    ),
+    "restore": Entry(
+        "backup", "Make the cluster of a backup anew in an empty folder; `tcctl up` starts it."
+    ),
     "serve": Entry("serve", "Run a process of a real deployment.", is_noun=True),
 }
 GLOBALS_NOTE: Final = (

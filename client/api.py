@@ -75,6 +75,7 @@ from tensorcast.schema.ids import (
     parse_key,
     parse_node,
 )
+from tensorcast.schema.servers import split_servers
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
@@ -449,7 +450,7 @@ async def _connect_nats(url: str) -> Nats:
     from nats.aio.client import Client
     from nats.errors import Error
 
-    servers = url.split(",")
+    servers = list(split_servers(url))
     tries_left = len(servers)
     is_connecting = True
 

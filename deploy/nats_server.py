@@ -24,6 +24,9 @@ host: {host}
 port: {port}
 http: "{host}:{monitor_port}"
 max_payload: {max_payload}
+# A process that was stopped must not be asked for long.
+ping_interval: "3s"
+ping_max: 2
 authorization {{ user: "{user}", password: "{password}" }}
 jetstream {{
   store_dir: {store}

@@ -11,6 +11,7 @@ import msgspec
 
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Overflow
+from tensorcast.schema.servers import split_servers
 
 FORMAT: Final = 1
 NODES_MAX: Final = 64
@@ -146,8 +147,12 @@ def _check_url(what: str, url: str | None, schemes: tuple[str, ...]) -> None:
 
 def hide_password(url: str) -> str:
     """A URL without its credentials, fit to be shown."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+    shown = []
+    for one in split_servers(url):
+        parts = urlsplit(one)
+        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="")
+        shown.append(bare.geturl())
+    return ",".join(shown)
 
 
 def grow_nodes(

@@ -11,7 +11,7 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -95,7 +95,13 @@ def can_reach(account: Account | None, path: Path, *, to: str = "x") -> bool:
 
 
 def run_as(
-    account: Account | None, command: Sequence[str], *, cwd: Path, text: str = ""
+    account: Account | None,
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    text: str = "",
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float | None = INIT_TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program as the user (None: as ourselves) with `text` on its input, to its end."""
     return subprocess.run(
@@ -105,8 +111,8 @@ def run_as(
         capture_output=True,
         check=False,
         cwd=cwd,
-        env=environment(),
-        timeout=INIT_TIMEOUT_S,
+        env=environment() if environ is None else environ,
+        timeout=timeout_s,
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,

@@ -21,7 +21,8 @@ from tensorcast.deploy.options import (
     NodeConfig,
     hide_password,
 )
-from tensorcast.deploy.probes import NatsProbe, PostgresProbe, Probe
+from tensorcast.deploy.probes import AnyProbe, NatsProbe, PostgresProbe, Probe
+from tensorcast.schema.servers import split_servers
 
 NATS: Final = "nats"
 POSTGRES: Final = "postgres"
@@ -71,8 +72,11 @@ def plan_services(
 
 def _plan_nats(nats: EmbeddedNats | External, layout: Layout, program: Path | None) -> ServiceSpec:
     if isinstance(nats, External):
-        parts = urlsplit(nats.url)
-        probe = NatsProbe(host=parts.hostname or LOOPBACK, port=parts.port or 4222)
+        probes = [
+            NatsProbe(host=parts.hostname or LOOPBACK, port=parts.port or 4222)
+            for parts in map(urlsplit, split_servers(nats.url))
+        ]
+        probe = probes[0] if len(probes) == 1 else AnyProbe(probes=tuple(probes))
         return ServiceSpec(name=NATS, probe=probe, about=hide_password(nats.url))
     assert program is not None
     return ServiceSpec(
@@ -109,16 +113,22 @@ def _plan_postgres(postgres: EmbeddedPostgres | External) -> ServiceSpec:
     )
 
 
-def _external_probe(url: str) -> PostgresProbe | None:
-    parts = urlsplit(url)
-    if not parts.hostname:
+def _external_probe(url: str) -> Probe | None:
+    servers = [urlsplit(one) for one in split_servers(url)]
+    database = servers[-1].path.lstrip("/") or postgres_server.DATABASE
+    probes = [
+        PostgresProbe(
+            host=parts.hostname,
+            port=parts.port or 5432,
+            user=parts.username or postgres_server.ROLE,
+            database=database,
+        )
+        for parts in servers
+        if parts.hostname
+    ]
+    if not probes:
         return None  # a unix socket in ?host=: the control plane says whether it works
-    return PostgresProbe(
-        host=parts.hostname,
-        port=parts.port or 5432,
-        user=parts.username or postgres_server.ROLE,
-        database=parts.path.lstrip("/") or postgres_server.DATABASE,
-    )
+    return probes[0] if len(probes) == 1 else AnyProbe(probes=tuple(probes))
 
 
 def _common_environ(config: ClusterConfig) -> dict[str, str]:

@@ -28,7 +28,13 @@ class PostgresProbe(msgspec.Struct, frozen=True, kw_only=True):
     database: str
 
 
-Probe = NatsProbe | PostgresProbe
+class AnyProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """Ready when one of them is: any server of a cluster will do."""
+
+    probes: tuple[NatsProbe | PostgresProbe, ...]
+
+
+Probe = NatsProbe | PostgresProbe | AnyProbe
 
 
 def startup_message(user: str, database: str) -> bytes:
@@ -41,6 +47,8 @@ def startup_message(user: str, database: str) -> bytes:
 
 async def is_ready(probe: Probe) -> bool:
     """Whether the server answers as a ready one; False as well when nobody listens."""
+    if isinstance(probe, AnyProbe):
+        return any(await asyncio.gather(*(is_ready(one) for one in probe.probes)))
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             return await _converse(probe)
@@ -48,7 +56,7 @@ async def is_ready(probe: Probe) -> bool:
         return False
 
 
-async def _converse(probe: Probe) -> bool:
+async def _converse(probe: NatsProbe | PostgresProbe) -> bool:
     reader, writer = await asyncio.open_connection(probe.host, probe.port)
     try:
         if isinstance(probe, PostgresProbe):

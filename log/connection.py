@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from nats.aio.client import Client
@@ -18,6 +17,7 @@ from nats.errors import MaxPayloadError, NoRespondersError
 
 from tensorcast.log.port import NoRoom
 from tensorcast.schema.errors import InvalidArgument, PermissionDenied, TensorCastError, Unavailable
+from tensorcast.schema.servers import name_servers, split_servers
 
 ANSWER_S_MAX: Final = 10.0
 FULL_DISK: Final = "Is its disk full? Make room, then restart it: until then it stores nothing."
@@ -61,11 +61,12 @@ class _Client(Client):
 
 
 class Connection:
-    """A NATS client and the facts about its life that it does not tell by itself."""
+    """A NATS client and the facts about its life that it does not tell by itself. `url` may name
+    several servers of one cluster."""
 
     def __init__(self, url: str) -> None:
         self.nats: Client = _Client()
-        self.place = urlsplit(url).netloc.rpartition("@")[2] or url
+        self.place = name_servers(url)
         self._url = url
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -99,7 +100,7 @@ class Connection:
 
     async def _connect(self, name: str) -> None:
         await self.nats.connect(
-            servers=[self._url],
+            servers=list(split_servers(self._url)),
             name=name,
             max_reconnect_attempts=-1,
             reconnect_time_wait=RECONNECT_PAUSE_S,  # type: ignore[arg-type]  # it only sleeps

@@ -23,9 +23,10 @@ from tensorcast.log.lookup import locate, read_message
 from tensorcast.log.ordered import read_ordered
 from tensorcast.log.port import Stored
 from tensorcast.log.publish import publish
+from tensorcast.log.restore import put_back
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
-from tensorcast.schema.errors import Corrupt, Unavailable
+from tensorcast.schema.errors import Conflict, Corrupt, Unavailable
 from tensorcast.schema.ids import Seq, parse_cluster
 from tensorcast.schema.subjects import log_name
 
@@ -33,6 +34,7 @@ __all__ = ["JetStreamCursors", "JetStreamLog", "connect_log"]
 
 CONNECT_S_MAX: Final = 10.0
 _HEADER_BYTES_MAX: Final = 1024
+_ELSEWHERE: Final = frozenset({10070, 10071, 10201})
 _STALE_OR_KNOWN: Final = frozenset({10071, 10164, 10201})
 _WINDOW: Final = timedelta(seconds=DUPLICATE_WINDOW_S / 2)
 
@@ -121,6 +123,19 @@ class JetStreamLog:
         if seq < 1:
             return None
         return await read_message(self._connection, self._name, {"seq": seq})
+
+    async def restore(self, events: Sequence[Stored]) -> None:
+        """As `RestorableLog.restore`."""
+        await check_identity(self._connection, self._name, self.created)
+        try:
+            await put_back(self._connection, events)
+        except Refused as refusal:
+            if refusal.error.err_code not in _ELSEWHERE:
+                raise explain(refusal.error) from refusal
+            raise Conflict(
+                f"The log does not end before event {events[0].seq} any more.",
+                hint="Another control plane puts events back.",
+            ) from refusal
 
     async def last_seq(self) -> Seq:
         """As `Log.last_seq`, asked of the leader."""

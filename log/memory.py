@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 
 from tensorcast.log.batch import Entry, prepare, stale
 from tensorcast.log.blocks import READ_EVENTS_MAX, Reach, pack_drafts
 from tensorcast.log.port import Stored
 from tensorcast.schema.block_events import BlockDraft
+from tensorcast.schema.codec import decode
 from tensorcast.schema.envelope import Draft
-from tensorcast.schema.errors import Corrupt, Unavailable
+from tensorcast.schema.errors import Conflict, Corrupt, Unavailable
 from tensorcast.schema.ids import EventId, NodeId, Seq
 from tensorcast.schema.subjects import kv_cleared
 
@@ -19,6 +21,7 @@ class MemoryLog:
     """Keeps the contract of `Log` inside one process; nothing survives it."""
 
     def __init__(self, cluster: str = "default") -> None:
+        self.created = "in memory"
         self._cluster = cluster
         self._stored: list[Stored] = []
         self._seqs: dict[EventId, Seq] = {}
@@ -71,6 +74,18 @@ class MemoryLog:
     async def read_one(self, seq: Seq) -> Stored | None:
         """The event at `seq`; None when there is none."""
         return self._stored[seq - 1] if 1 <= seq <= len(self._stored) else None
+
+    async def restore(self, events: Sequence[Stored]) -> None:
+        """As `RestorableLog.restore`."""
+        self._check_open()
+        if events[0].seq != len(self._stored) + 1:
+            raise Conflict(f"The log does not end before event {events[0].seq}.")
+        for one in events:
+            self._stored.append(one)
+            self._last[one.subject] = one.seq
+            with suppress(Corrupt):
+                self._seqs[decode(one.payload, one.seq).id] = one.seq
+        self._wake()
 
     async def last_seq(self) -> Seq:
         """As `Log.last_seq`."""

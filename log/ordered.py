@@ -25,10 +25,12 @@ from tensorcast.log.port import Stored
 from tensorcast.schema.errors import Corrupt, Unavailable
 from tensorcast.schema.ids import Seq
 
-HEARTBEAT_S: Final = 5.0
+HEARTBEAT_S: Final = 2.0
 _SILENCE_S_MAX: Final = 2.5 * HEARTBEAT_S
 _IDLE_S_MAX: Final = 60
 _NANOSECONDS: Final = 1_000_000_000
+_DOUBT_S: Final = 3.0
+"""For so long a server that has just become the leader may not know all that it has."""
 _PAUSE_S_FIRST: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 _logger = logging.getLogger(__name__)
@@ -55,8 +57,7 @@ async def read_ordered(
     while True:
         consumer = _Consumer(connection, name, after)
         try:
-            state = await check()
-            _check_reach(name, state.last_seq, after)
+            state = await _check_surely(name, after, check)
             if may_forget and state.first_seq > after + 1:
                 after = Seq(state.first_seq - 1)
                 consumer = _Consumer(connection, name, after)
@@ -75,6 +76,21 @@ async def read_ordered(
             await consumer.aclose()
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+
+async def _check_surely(name: str, after: Seq, check: Check) -> State:
+    """How far the log goes. Raises Corrupt when something is wrong with it, and stays wrong."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _DOUBT_S
+    while True:
+        try:
+            state = await check()
+            _check_reach(name, state.last_seq, after)
+            return state
+        except Corrupt:
+            if clock() > deadline:
+                raise
+        await asyncio.sleep(_PAUSE_S_FIRST)
 
 
 def _check_reach(name: str, last: int, after: Seq) -> None:

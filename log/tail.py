@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from tensorcast.log.port import Log, Stored
+from tensorcast.log.port import Stored
+from tensorcast.log.restore import RestorableLog
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.ids import Seq
 
@@ -21,11 +22,15 @@ KEPT_BYTES_MAX: Final = 32 << 20
 
 
 class Tail:
-    """Keeps the contract of `Log` for another log. Needs `run` in a task; until that has begun,
-    everybody reads for himself."""
+    """Keeps the contract of `RestorableLog` for another log. Needs `run` in a task; until that has
+    begun, everybody reads for himself."""
 
     def __init__(
-        self, log: Log, *, events_max: int = KEPT_EVENTS_MAX, bytes_max: int = KEPT_BYTES_MAX
+        self,
+        log: RestorableLog,
+        *,
+        events_max: int = KEPT_EVENTS_MAX,
+        bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self._log = log
         self._events_max = events_max
@@ -34,6 +39,15 @@ class Tail:
         self._kept_bytes = 0
         self._last: Seq | None = None
         self._grown = asyncio.Event()
+
+    @property
+    def created(self) -> str:
+        """As `RestorableLog.created`."""
+        return self._log.created
+
+    async def restore(self, events: Sequence[Stored]) -> None:
+        """As `RestorableLog.restore`."""
+        await self._log.restore(events)
 
     async def run(self) -> None:
         """Reads what is appended from now on, for ever. Raises what `Log.read` raises: from then on

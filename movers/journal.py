@@ -73,8 +73,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownLog(msgspec.Struct, frozen=True):
-    """The log that a node belongs to (`created` tells logs of one name apart), and how far the
-    node has seen it."""
+    """The log that a node belongs to (`created` tells logs of one name apart, and one into which
+    events were put back from what it was before), and how far the node has seen it."""
 
     created: str
     seq: Seq
@@ -303,16 +303,22 @@ class Journal:
         async with self._changed:
             self._changed.notify_all()
 
-    async def check_log(self, cluster: str, created: str, last: Seq) -> None:
-        """Takes the log as this node's own when it knows none. Raises Corrupt when it knows
-        another one, or more of this one: then its past is not in this log, and nothing may be
-        written to it."""
+    async def check_log(
+        self, cluster: str, created: str, last: Seq, restored: Seq | None = None
+    ) -> None:
+        """Takes the log as this node's own when it knows none, or when the control plane has put
+        events back into this one since (`restored`: where that was told). Raises Corrupt when it
+        knows another one, or more of this one: then its past is not in this log, and nothing may
+        be written to it."""
         known = self._known
-        if known is None:
-            first = self._known = KnownLog(created, Seq(0))
+        life = created if restored is None else f"{created}, restored at {restored}"
+        if known is None or (restored is not None and known.created != life):
+            if known is not None:
+                _logger.warning("the events of the log were put back: event %s says so", restored)
+            first = self._known = KnownLog(life, Seq(0))
             await self._surely(lambda: self._file.keep_log(first))
-        elif known.created != created or last < known.seq:
-            what = "is another one" if known.created != created else f"ends at event {last}"
+        elif known.created != life or last < known.seq:
+            what = "is another one" if known.created != life else f"ends at event {last}"
             raise Corrupt(
                 f"The log of cluster {cluster} is not the one this node knows: the node has seen "
                 f"{known.seq} events of its log, and this one {what}.",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorcast.log.jetstream import JetStreamLog, connect_log
+from tensorcast.log.restore import find_restored
 from tensorcast.movers.agent import Fenced
 from tensorcast.movers.budget import check_budgets
 from tensorcast.movers.journal import Journal
@@ -103,7 +104,9 @@ async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> 
         if log is None:
             return 0
         try:
-            await journal.check_log(settings.cluster, log.created, await log.last_seq())
+            found = await find_restored(log.connection, settings.cluster)
+            restored = found[0] if found and found[1].created == log.created else None
+            await journal.check_log(settings.cluster, log.created, await log.last_seq(), restored)
             with Mover(settings, log, journal, notifier) as mover:
                 await mover.live(kept, stopping)
         finally:

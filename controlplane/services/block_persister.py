@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.services.copying import keep_copying
 from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.services.ticking import with_ticks
 from tensorcast.controlplane.store.block_rows import (
     Speaker,
     block_event_row,
@@ -25,15 +26,16 @@ from tensorcast.controlplane.store.block_rows import (
     read_block_event,
 )
 from tensorcast.controlplane.store.block_write import (
+    SEAT,
     BlockBatch,
     BlockPosition,
     load_block_position,
     load_speakers,
-    try_block_lock,
     write_block_batch,
 )
 from tensorcast.controlplane.store.engine_block_rows import Told, fold_engines
 from tensorcast.controlplane.store.engine_block_write import load_engine_views
+from tensorcast.controlplane.store.seat import ALIVE_S, say_alive, try_seat, unseat_silent
 from tensorcast.log.blocks import BlockLog
 from tensorcast.log.identity import now
 from tensorcast.log.port import Stored
@@ -55,19 +57,24 @@ async def run_block_persister(
 
 async def _copy(log: BlockLog, connection: AsyncConnection, *, progress: Progress) -> None:
     """One life of the writer: from getting the lock to the first trouble."""
-    while not await try_block_lock(connection):
+    while (term := await try_seat(connection, SEAT)) is None:
         progress.problem = None
+        await unseat_silent(connection, SEAT)
         await asyncio.sleep(_STANDBY_POLL_S)
     reach = await log.reach()
     position = await load_block_position(connection, reach.created)
+    position = msgspec.structs.replace(position, term=term)
     speakers = await load_speakers(connection)
     engines = await load_engine_views(connection)
     progress.committed_seq = position.seq
     progress.is_active = True
     progress.problem = None
     reading = log.read(position.created, after=position.seq, batch_max=BATCH_EVENTS_MAX)
-    async with aclosing(reading) as batches:
+    async with aclosing(with_ticks(reading, ALIVE_S)) as batches:
         async for stored in batches:
+            if stored is None:
+                await say_alive(connection, SEAT, term)
+                continue
             for part in split_batch(stored):
                 batch = prepare_block_batch(speakers, engines, position, part)
                 await write_block_batch(connection, batch)

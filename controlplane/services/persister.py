@@ -1,13 +1,15 @@
 """The persister: copies the log into Postgres, each event exactly once, whatever is killed.
 
-It and the persister of KV blocks alone write to Postgres, each to tables of its own. A lock that
-lives and dies with its connection keeps a second one waiting, and the position in the transaction
-refuses one that lost the lock without noticing. It appends nothing.
+It and the persister of KV blocks alone write to Postgres, each to tables of its own. Any number may
+run: one has the seat, the others wait for it (`store/seat.py`). Position and term are in the
+transaction, which refuses one that lost its seat without noticing. It appends nothing but what the
+log has lost (`continuity.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
@@ -16,31 +18,37 @@ from typing import Final
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tensorcast.controlplane.services.continuity import check_continuity
+from tensorcast.controlplane.services.continuity import ensure_continuity
 from tensorcast.controlplane.services.copying import keep_copying
 from tensorcast.controlplane.services.progress import ChainHead, Progress
+from tensorcast.controlplane.services.ticking import with_ticks
 from tensorcast.controlplane.store.cells import as_text, as_uuid
 from tensorcast.controlplane.store.chain import load_hash
 from tensorcast.controlplane.store.load import load_view
 from tensorcast.controlplane.store.rows import event_row, find_state, read_event
+from tensorcast.controlplane.store.seat import ALIVE_S, say_alive, try_seat, unseat_silent
 from tensorcast.controlplane.store.write import (
+    SEAT,
     Batch,
     Position,
     load_position,
-    try_lock,
     write_batch,
 )
 from tensorcast.log.identity import now
-from tensorcast.log.port import Log, Stored
+from tensorcast.log.port import Stored
+from tensorcast.log.restore import RestorableLog
 from tensorcast.schema.chain import HASH_BYTES, chain_events
 from tensorcast.schema.cluster import ClusterView, State, project
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 
 BATCH_EVENTS_MAX: Final = 1000
 _STANDBY_POLL_S: Final = 0.5
+_logger = logging.getLogger(__name__)
 
 
-async def run_persister(log: Log, postgres_url: str, progress: Progress | None = None) -> None:
+async def run_persister(
+    log: RestorableLog, postgres_url: str, progress: Progress | None = None
+) -> None:
     """Copies for ever. The database must be migrated.
 
     Postgres or NATS away: it waits and goes on where it stood. A log that is not the one whose
@@ -51,23 +59,29 @@ async def run_persister(log: Log, postgres_url: str, progress: Progress | None =
     await keep_copying("persister", postgres_url, progress, copy)
 
 
-async def _copy(log: Log, connection: AsyncConnection, *, progress: Progress) -> None:
+async def _copy(log: RestorableLog, connection: AsyncConnection, *, progress: Progress) -> None:
     """One life of the writer: from getting the lock to the first trouble."""
-    while not await try_lock(connection):
+    while (term := await try_seat(connection, SEAT)) is None:
         progress.problem = None
         progress.committed_seq = (await load_position(connection)).seq
+        if await unseat_silent(connection, SEAT):
+            _logger.warning("the persister at work has fallen silent: this one takes over")
         await asyncio.sleep(_STANDBY_POLL_S)
-    position = await load_position(connection)
-    await check_continuity(log, position)
+    position = msgspec.structs.replace(await load_position(connection), term=term)
+    await ensure_continuity(log, connection, position)
     progress.refusal = None
     view = await load_view(connection, position)
     head = await load_hash(connection, position.log_epoch, position.seq)
     progress.committed_seq = position.seq
     progress.head = ChainHead(position.log_epoch, position.seq, head)
     progress.is_active = True
-    async with aclosing(log.read(after=position.seq, batch_max=BATCH_EVENTS_MAX)) as batches:
+    reading = log.read(after=position.seq, batch_max=BATCH_EVENTS_MAX)
+    async with aclosing(with_ticks(reading, ALIVE_S)) as batches:
         progress.problem = None
         async for stored in batches:
+            if stored is None:
+                await say_alive(connection, SEAT, term)
+                continue
             view, batch = prepare_batch(view, position, head, stored)
             await write_batch(connection, batch)
             position, head = batch.last, batch.hashes[-HASH_BYTES:]

@@ -15,19 +15,22 @@ from tensorcast.controlplane.store.block_rows import Fold, Row, Speaker, holding
 from tensorcast.controlplane.store.block_tables import kv_events, kv_holdings, kv_logs, kv_nodes
 from tensorcast.controlplane.store.engine_block_rows import EngineFold
 from tensorcast.controlplane.store.engine_block_write import write_engine_fold
+from tensorcast.controlplane.store.seat import Seat, confirm_term
 from tensorcast.controlplane.store.write import copy_rows, merge_rows
 from tensorcast.schema.errors import Conflict
 from tensorcast.schema.ids import Seq
 
-LOCK: Final = 0x7463_6B76_7065  # any number that no other program uses in this database
+SEAT: Final = Seat("kv persister", 0x7463_6B76_7065)
 
 
 class BlockPosition(msgspec.Struct, frozen=True):
-    """How far Postgres goes, in which life of the KV log, and when that was created."""
+    """How far Postgres goes, in which life of the KV log, when that was created, and the term of
+    the writer that may go on from there."""
 
     log_epoch: int
     created: str
     seq: Seq
+    term: int = 0
 
 
 class BlockBatch(msgspec.Struct, frozen=True):
@@ -39,14 +42,6 @@ class BlockBatch(msgspec.Struct, frozen=True):
     events: Sequence[Row]
     fold: Fold
     engines: EngineFold = EngineFold()
-
-
-async def try_block_lock(connection: AsyncConnection) -> bool:
-    """Takes the lock of the only writer, for as long as the connection lives; False when another
-    one has it. Safe to repeat."""
-    taken = await connection.scalar(select(func.pg_try_advisory_lock(LOCK)))
-    await connection.commit()
-    return bool(taken)
 
 
 async def load_block_position(connection: AsyncConnection, created: str) -> BlockPosition:
@@ -74,9 +69,10 @@ async def load_speakers(connection: AsyncConnection) -> dict[str, Speaker]:
 
 
 async def write_block_batch(connection: AsyncConnection, batch: BlockBatch) -> None:
-    """Writes the batch, if Postgres stands exactly at its `previous`. Raises Conflict when another
-    writer has moved the position; then nothing is written."""
+    """Writes the batch, if Postgres stands exactly at its `previous`, in the same term. Raises
+    Conflict when another writer has taken over or moved the position; then nothing is written."""
     async with connection.begin():
+        await confirm_term(connection, SEAT, batch.previous.term)
         await _move_position(connection, batch)
         await copy_rows(connection, kv_events, batch.events)
         await _write_fold(connection, batch.fold)

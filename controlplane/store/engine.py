@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 from sqlalchemy.engine import URL, make_url
@@ -21,13 +22,23 @@ _TRANSIENT: Final = frozenset({"08", "40", "53", "57", "58"})
 """Classes of SQLSTATE that a later try can mend: connection, rollback, resources, operator."""
 
 _DISK_FULL: Final = "53100"
+_READ_ONLY: Final = "25006"
+"""The server was the one that takes writes when the connection was made."""
+_ERRORS: Final = (
+    DBAPIError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions.TargetServerAttributeNotMatched,
+    OSError,
+)
 
 
 def parse_url(url: str) -> URL:
-    """A `postgresql://` URL for our driver (a socket folder as `?host=/folder`). Raises
-    InvalidArgument."""
+    """A `postgresql://` URL for our driver (a socket folder as `?host=/folder`). Several servers
+    with commas, `h1:5432,h2:5432`: the one that takes writes is used, whichever it is at the time.
+    Raises InvalidArgument."""
     try:
-        parsed = make_url(url)
+        parsed = make_url(_spread_hosts(url))
     except ArgumentError:
         raise InvalidArgument(
             "The URL of Postgres cannot be read.",
@@ -39,6 +50,21 @@ def parse_url(url: str) -> URL:
         )
     query = {"ssl" if name == "sslmode" else name: value for name, value in parsed.query.items()}
     return parsed.set(drivername="postgresql+asyncpg", query=query)
+
+
+def _spread_hosts(url: str) -> str:
+    """The URL with several hosts in its query, where SQLAlchemy expects them."""
+    parts = urlsplit(url)
+    user, at, places = parts.netloc.rpartition("@")
+    hosts = places.split(",")
+    if len(hosts) == 1:
+        return url
+    query = [("host", host if ":" in host else f"{host}:5432") for host in hosts]
+    given = parse_qsl(parts.query)
+    if "target_session_attrs" not in dict(given):
+        query.append(("target_session_attrs", "read-write"))
+    # Not the database's own name for "no host": `user@/database`.
+    return parts._replace(netloc=f"{user}{at}", query=urlencode([*query, *given])).geturl()
 
 
 def make_engine(url: str, *, name: str, pooled: bool = True) -> AsyncEngine:
@@ -69,7 +95,7 @@ async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     try:
         async with engine.connect() as connection:
             yield connection
-    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except _ERRORS as error:
         if is_refusal(error):
             raise PermissionDenied(
                 f"Postgres at {place(engine)} refuses this user ({brief(error)}).",
@@ -105,9 +131,11 @@ def is_transient(error: Exception) -> bool:
     origin = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(origin, "sqlstate", None)
     if isinstance(state, str):
-        return state[:2] in _TRANSIENT
+        return state[:2] in _TRANSIENT or state == _READ_ONLY
     if isinstance(origin, OSError | asyncpg.InterfaceError):  # TimeoutError is an OSError
         return True
+    if isinstance(origin, asyncpg.exceptions.TargetServerAttributeNotMatched):
+        return True  # none of them takes writes yet
     return isinstance(error, DBAPIError) and (
         error.connection_invalidated or isinstance(error, InterfaceError)
     )
@@ -117,6 +145,8 @@ def place(engine: AsyncEngine) -> str:
     """Where the database is, without the password."""
     url = engine.url
     host = url.host or url.query.get("host", "localhost")
+    if isinstance(host, tuple):
+        return f"{','.join(host)}/{url.database}"
     return f"{host}:{url.port or 5432}/{url.database}"
 
 

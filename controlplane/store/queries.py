@@ -16,9 +16,10 @@ from tensorcast.controlplane.store.cells import as_moment, as_text, as_uuid
 from tensorcast.controlplane.store.engine import connecting
 from tensorcast.controlplane.store.load import BEGINNING, fold, read_history
 from tensorcast.controlplane.store.rows import STATE_TYPES, UNREADABLE
+from tensorcast.controlplane.store.seat import FIRST_EPOCH
 from tensorcast.controlplane.store.snapshots import open_snapshot
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
-from tensorcast.controlplane.store.write import CURSOR, FIRST_EPOCH
+from tensorcast.controlplane.store.write import CURSOR
 from tensorcast.log.port import Stored
 from tensorcast.schema.api import LIST_MAX, AuditQuery, EventInfo
 from tensorcast.schema.cluster import ClusterView, State

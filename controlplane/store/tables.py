@@ -84,7 +84,9 @@ cursors: Final = Table(
     Column("seq", BigInteger, nullable=False),
     Column("event_id", Uuid),
     Column("updated_at", Moment, nullable=False, server_default=text("now()")),
+    Column("term", BigInteger, nullable=False, server_default=text("0")),
 )
+"""`term` counts those who have sat in the seat of the writer that moves the cursor."""
 
 
 def _read_model(name: str, *columns: Column[object]) -> Table:

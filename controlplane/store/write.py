@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.store.rows import Row, kind_of_state, state_row
+from tensorcast.controlplane.store.seat import FIRST_EPOCH, Seat
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
 from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.cluster import State
@@ -24,16 +25,17 @@ from tensorcast.schema.events import AggregateKind
 from tensorcast.schema.ids import Seq
 
 CURSOR: Final = "persister"
-LOCK: Final = 0x7463_7065_7273  # any number that no other program uses in this database
-FIRST_EPOCH: Final = 1
+SEAT: Final = Seat(CURSOR, 0x7463_7065_7273)
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far Postgres goes: the last event it has, in which life of the log."""
+    """How far Postgres goes: the last event it has, in which life of the log, and the term of the
+    writer that may go on from there."""
 
     log_epoch: int
     seq: Seq
     event_id: UUID | None
+    term: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -47,14 +49,6 @@ class Batch(msgspec.Struct, frozen=True):
     hashes: bytes
 
 
-async def try_lock(connection: AsyncConnection) -> bool:
-    """Takes the lock of the only writer, for as long as the connection lives; False when another
-    one has it. Safe to repeat."""
-    taken = await connection.scalar(select(func.pg_try_advisory_lock(LOCK)))
-    await connection.commit()
-    return bool(taken)
-
-
 async def load_position(connection: AsyncConnection) -> Position:
     """How far Postgres goes; made with nothing in it when there is no position yet."""
     await connection.execute(
@@ -63,20 +57,20 @@ async def load_position(connection: AsyncConnection) -> Position:
         .on_conflict_do_nothing(index_elements=["name"])
     )
     found = await connection.execute(
-        select(cursors.c.log_epoch, cursors.c.seq, cursors.c.event_id).where(
+        select(cursors.c.log_epoch, cursors.c.seq, cursors.c.event_id, cursors.c.term).where(
             cursors.c.name == CURSOR
         )
     )
     row = found.one()
     await connection.commit()
-    return Position(row.log_epoch, Seq(row.seq), row.event_id)
+    return Position(row.log_epoch, Seq(row.seq), row.event_id, row.term)
 
 
 async def write_batch(connection: AsyncConnection, batch: Batch) -> None:
-    """Writes the batch, if Postgres stands exactly at its `previous`.
+    """Writes the batch, if Postgres stands exactly at its `previous`, in the same term.
 
-    Raises Conflict when another writer has moved the position, Corrupt when another event has one
-    of these positions already; then nothing is written.
+    Raises Conflict when another writer has taken over or moved the position, Corrupt when another
+    event has one of these positions already; then nothing is written.
     """
     async with connection.begin():
         await _move_position(connection, batch)
@@ -92,6 +86,7 @@ async def _move_position(connection: AsyncConnection, batch: Batch) -> None:
             cursors.c.name == CURSOR,
             cursors.c.seq == batch.previous.seq,
             cursors.c.log_epoch == batch.previous.log_epoch,
+            cursors.c.term == batch.previous.term,
         )
         .values(
             log_epoch=batch.last.log_epoch,
@@ -102,7 +97,8 @@ async def _move_position(connection: AsyncConnection, batch: Batch) -> None:
     )
     if moved.rowcount != 1:
         raise Conflict(
-            f"Postgres does not stand at event {batch.previous.seq} any more.",
+            f"Postgres does not stand at event {batch.previous.seq} of term"
+            f" {batch.previous.term} any more.",
             hint="Another persister has taken over.",
         )
 

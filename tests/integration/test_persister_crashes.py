@@ -13,11 +13,13 @@ from sqlalchemy import select
 from conformance.log import read_until
 from histories import Dice
 from stores import committed, database, engine, persisting, stored_view, until
+from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.store.load import fold
 from tensorcast.controlplane.store.queries import committed_seq
 from tensorcast.controlplane.store.tables import events
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import connect_log
+from tensorcast.log.restore import Restored, find_restored
 from tensorcast.log.writer import Writer
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Unavailable
@@ -188,6 +190,26 @@ async def test_a_lost_log_is_refused_when_the_cluster_comes_back(nats_server, da
         await until(lambda: load.count > kept)
         async with persisting(log, database) as progress:
             await until(lambda: progress.problem is not None)
-            assert "made anew" in progress.problem
+            assert "another event at position 1" in progress.problem
             assert "Restore" in progress.problem
     assert await committed_seq(engine) == kept
+
+
+async def test_a_lost_log_is_filled_again_from_postgres(nats_server, database, engine):
+    """NATS lost its disk, and nobody wrote to the new log before the control plane looked."""
+    async with loaded(nats_server, 7) as (log, load), persisting(log, database) as progress:
+        await until(lambda: progress.committed_seq >= 1500)
+        await load.stop()
+        await committed(progress, load.count)
+    nats_server.kill()
+    nats_server.forget()
+    nats_server.start()
+    log = await connect_log(nats_server.url, "c", name="again")
+    await asyncio.gather(*(check_start(log, database) for _ in range(3)))
+    assert await log.last_seq() == load.count + 1
+    found = await find_restored(log.connection, "c")
+    assert found == (load.count + 1, Restored(log.created, 0, load.count))
+    async with persisting(log, database) as progress:
+        await committed(progress, load.count + 1)
+    await log.aclose()
+    await check_exactly_once(nats_server, engine, load.count + 1)

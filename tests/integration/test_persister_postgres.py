@@ -136,7 +136,8 @@ async def test_a_log_that_was_made_anew_is_never_mixed_in(database, engine):
     async with persisting(log, database) as progress:
         await committed(progress, 5)
     before = await rows_of(engine)
-    for count, complaint in ((3, "ends at event 3"), (9, "another event at position 5")):
+    complaint = "another event at position 1"
+    for count in (3, 9):
         other = MemoryLog()
         await other.append([draft(cordoned(f"m{number}")) for number in range(count)])
         async with persisting(other, database) as progress:
@@ -152,6 +153,74 @@ async def test_a_log_that_was_made_anew_is_never_mixed_in(database, engine):
     async with persisting(log, database) as progress:
         await committed(progress, 5)
         assert progress.refusal is None
+
+
+async def test_a_log_that_lost_events_gets_them_back_and_says_so(database, engine):
+    log = MemoryLog()
+    await grow(log, 8, 700)
+    last = await log.last_seq()
+    async with persisting(log, database) as progress:
+        await committed(progress, last)
+    for kept in (0, 1, last - 1):
+        shorter = MemoryLog()
+        await shorter.restore(log._stored[:kept]) if kept else None
+        await check_start(shorter, database)
+        assert shorter._stored[:last] == log._stored
+        said = decode(shorter._stored[last].payload, Seq(last + 1)).event
+        assert said.topic == "tensorcast.log.restored"
+        assert said.data == {"created": "in memory", "kept": kept, "restored": last}
+        await check_start(shorter, database)
+        assert await shorter.last_seq() == last + 1  # once
+    async with persisting(shorter, database) as progress:
+        await committed(progress, last + 1)
+
+
+async def test_a_persister_at_work_puts_back_what_its_log_has_lost(database, engine):
+    log, shorter = MemoryLog(), MemoryLog()
+    await grow(log, 9, 40)
+    last = await log.last_seq()
+    async with persisting(log, database) as progress:
+        await committed(progress, last)
+    async with persisting(shorter, database) as progress:
+        await committed(progress, last + 1)
+    assert shorter._stored[:last] == log._stored
+
+
+async def test_a_changed_or_missing_row_is_refused_with_its_place(database, engine):
+    log = MemoryLog()
+    await grow(log, 10, 60)
+    last = await log.last_seq()
+    async with persisting(log, database) as progress:
+        await committed(progress, last)
+    damages = (
+        ("UPDATE events SET payload = 'x' WHERE seq = 1", "another event at position 1 "),
+        ("DELETE FROM events WHERE seq = 31", "Postgres lacks event 31:"),
+        (f"DELETE FROM events WHERE seq >= {last}", "Postgres lacks event 31:"),
+        ("DELETE FROM events WHERE seq < 3", "Postgres lacks event 1:"),
+    )
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE events DISABLE TRIGGER events_stay"))
+    for damage, complaint in damages:
+        async with engine.begin() as connection:
+            await connection.execute(text(damage))
+        with pytest.raises(Corrupt, match=complaint):
+            await check_start(log, database)
+        async with persisting(log, database) as progress:
+            await until(lambda: progress.refusal is not None)
+            assert complaint in str(progress.refusal)
+
+
+async def test_a_lost_tail_of_rows_is_told(database, engine):
+    log = MemoryLog()
+    await grow(log, 11, 30)
+    last = await log.last_seq()
+    async with persisting(log, database) as progress:
+        await committed(progress, last)
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE events DISABLE TRIGGER events_stay"))
+        await connection.execute(text(f"DELETE FROM events WHERE seq >= {last - 1}"))
+    with pytest.raises(Corrupt, match=f"Postgres lacks event {last - 1}:"):
+        await check_start(log, database)
 
 
 async def test_another_event_at_a_position_is_never_dropped_in_silence(database, engine):

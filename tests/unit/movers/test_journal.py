@@ -217,7 +217,17 @@ async def test_a_node_knows_its_log_again(tmp_path: Path):
         await second.check_log("test", "tuesday", Seq(9))
     with pytest.raises(Corrupt, match="this one ends at event 1"):
         await second.check_log("test", "monday", Seq(1))
+    await second.check_log("test", "tuesday", Seq(9), Seq(9))  # it was filled again
+    await second.note_position(Seq(12))
     second.close()
+    third = Journal(tmp_path / "journal.db")
+    await third.check_log("test", "tuesday", Seq(12), Seq(9))
+    with pytest.raises(Corrupt, match="this one ends at event 11"):
+        await third.check_log("test", "tuesday", Seq(11), Seq(9))
+    with pytest.raises(Corrupt, match="is another one"):
+        await third.check_log("test", "tuesday", Seq(12))
+    await third.check_log("test", "tuesday", Seq(10), Seq(10))  # it was cut short, and filled again
+    third.close()
 
 
 async def test_reports_wait_as_long_as_they_may_not_be_sent(tmp_path: Path):

@@ -21,6 +21,16 @@ from tensorcast.schema.errors import InvalidArgument, OutOfCapacity
         ("postgres://ada:pw@db/tc", "db", {}),
         ("postgresql://ada@/tc?host=/run/pg", None, {"host": "/run/pg"}),
         ("postgresql://ada@db/tc?sslmode=require", "db", {"ssl": "require"}),
+        (
+            "postgresql://ada@h1:1,h2/tc",
+            None,
+            {"host": ("h1:1", "h2:5432"), "target_session_attrs": "read-write"},
+        ),
+        (
+            "postgresql://ada@h1:1,h2/tc?target_session_attrs=any",
+            None,
+            {"host": ("h1:1", "h2:5432"), "target_session_attrs": "any"},
+        ),
     ],
 )
 def test_urls_of_postgres_are_for_our_driver(url, host, query):
