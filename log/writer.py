@@ -34,6 +34,9 @@ class _Request:
             for draft in drafts
             if not isinstance(draft.event, SignalEvent)  # they are decided on nothing
         )
+        self.decided = self.aggregates & {
+            aggregate_of(draft.event) for draft in drafts if draft.expected is not None
+        }
         self.answer: asyncio.Future[tuple[Seq, ...]] = asyncio.get_running_loop().create_future()
 
     def resolve(self, seqs: tuple[Seq, ...]) -> None:
@@ -102,8 +105,8 @@ class Writer:
                 request.refuse(Unavailable("The writer stopped before it had an answer."))
 
     def _take(self) -> list[_Request]:
-        """The next callers that fit one batch. Two that touch one aggregate never share it: the
-        second one has decided without the events of the first."""
+        """The next callers that fit one batch. One that has decided on an aggregate never shares it
+        with another that touches that aggregate before: it knows nothing of those events."""
         batch: list[_Request] = []
         touched: set[object] = set()
         size = 0
@@ -113,7 +116,7 @@ class Writer:
                 self._waiting.popleft()
                 continue
             size += len(request.drafts)
-            if batch and (size > APPEND_EVENTS_MAX or touched & request.aggregates):
+            if batch and (size > APPEND_EVENTS_MAX or touched & request.decided):
                 break
             touched |= request.aggregates
             batch.append(self._waiting.popleft())

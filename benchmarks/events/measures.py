@@ -86,10 +86,10 @@ async def latency(rig: Rig, name: str, round_: int, rate: int, seconds: float) -
             return (await writer.append([drafts[number]]))[-1]
 
     await asyncio.sleep(0.5)
-    cpu_s = rig.cpu_s(name)
+    parts = rig.parts(name)
     await _offer(append, rate, sent, seqs)
     await rig.committed[name].wait_for(max(seqs))
-    cpu_s = rig.cpu_s(name) - cpu_s
+    cpu_us = {k: round((v - parts[k]) / count * 1e6) for k, v in rig.parts(name).items()}
     runner.cancel()
     taken = sorted(_latencies(rig.committed[name], sent, seqs))
     return {
@@ -97,7 +97,8 @@ async def latency(rig: Rig, name: str, round_: int, rate: int, seconds: float) -
         "contender": name,
         "events": count,
         "seconds": seconds,
-        "cpu_s": cpu_s,
+        "cpu_us": cpu_us,
+        "commits": len({at for at, seq in rig.committed[name].seen if seq >= min(seqs)}),
         "p50_ms": statistics.median(taken) * 1e3,
         "p99_ms": taken[int(0.99 * count)] * 1e3,
     }

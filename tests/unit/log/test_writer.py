@@ -165,3 +165,13 @@ async def test_trouble_is_over_with_the_next_append():
         assert writer.trouble == "gone"
         await writer.append([draft(cordoned("n1"))])
         assert writer.trouble is None
+
+
+async def test_events_that_nothing_was_decided_on_share_a_batch_in_their_order():
+    """What movers report from their journals: one event after the other of one replica."""
+    log = Watched()
+    async with writing(log) as writer:
+        first = writer.append([draft(cordoned("a"), expected=Seq(0))])
+        later = [writer.append([draft(cordoned("a"))]) for _ in range(3)]
+        assert await asyncio.gather(first, *later) == [(1,), (2,), (3,), (4,)]
+        assert log.sizes == [4]
