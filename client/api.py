@@ -7,7 +7,6 @@ needs the control plane. Every wait is bounded; an absent control plane is told 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +14,14 @@ import msgspec
 
 from tensorcast.client.audit_verbs import AuditVerbs
 from tensorcast.client.block_verbs import BlockVerbs
+from tensorcast.client.connection import (
+    CONNECT_S,
+    HINT,
+    Refusals,
+    close_soon,
+    connect_nats,
+    key_changed_at,
+)
 from tensorcast.client.engine_block_verbs import EngineBlockVerbs
 from tensorcast.client.engine_verbs import EngineVerbs
 from tensorcast.client.faults import not_text
@@ -23,6 +30,7 @@ from tensorcast.client.past_verbs import PastVerbs
 from tensorcast.client.position import Position
 from tensorcast.client.signal_verbs import SignalVerbs
 from tensorcast.schema import subjects
+from tensorcast.schema.access import Access
 from tensorcast.schema.api import (
     LIST_MAX,
     ArtifactInfo,
@@ -75,7 +83,6 @@ from tensorcast.schema.ids import (
     parse_key,
     parse_node,
 )
-from tensorcast.schema.servers import split_servers
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
@@ -83,12 +90,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REQUEST_S = 10.0
-CONNECT_S = 3.0
 ANSWER_SLACK_S = 2.0
+ABSENT_S = 0.3
 WAIT_S = 5.0
 """A waiting request is short, so that whoever waits soon learns that nobody listens any more."""
 RESTART_POLL_S = 0.1
-HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
+_NOBODY = Access()
 
 
 class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs, PastVerbs):
@@ -104,8 +111,12 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
         position: Position,
         *,
         timeout_s: float = REQUEST_S,
+        access: Access = _NOBODY,
     ) -> None:
         self._url = url
+        self._access = access
+        self._refusals = Refusals()
+        self._key_changed_at = 0
         self.cluster = cluster
         self.actor = actor
         self.position = position
@@ -148,10 +159,9 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
 
         payload = _encode(await self.position.include(request))
         nats = await self.connect()
-        subject = subjects.api_subject(self.cluster, verb)
         try:
-            reply = await nats.request(subject, payload, timeout=max(0.0, timeout))
-            return parse_reply(reply.data, answer)
+            reply = await self._request(nats, verb, payload, max(0.0, timeout))
+            return parse_reply(reply, answer)
         except NoRespondersError as error:
             raise Unavailable("The control plane is not running.", hint=HINT) from error
         except (NatsTimeoutError, TimeoutError) as error:
@@ -163,6 +173,27 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
                 f"The control plane's answer to {verb!r} cannot be read: {error}.",
                 hint="Client and control plane may be of different releases.",
             ) from error
+
+    async def _request(self, nats: Nats, verb: str, payload: bytes, timeout_s: float) -> bytes:
+        """The bytes of an answer. Where nobody listens nothing was carried out: it is tried once
+        more, for a control plane that is just connecting anew."""
+        from nats.errors import NoRespondersError
+
+        user = self._access.user
+        subject = (
+            subjects.user_subject(self.cluster, user, verb)
+            if user
+            else subjects.api_subject(self.cluster, verb)
+        )
+
+        async def request() -> bytes:
+            return (await nats.request(subject, payload, timeout=timeout_s)).data
+
+        try:
+            return await self._refusals.answer(request(), subject)
+        except NoRespondersError:
+            await asyncio.sleep(ABSENT_S)
+            return await self._refusals.answer(request(), subject)
 
     async def execute(self, command: Command, *, force: bool = False) -> Executed:
         """Has a command decided and its events appended. Later reads of this client include
@@ -422,11 +453,19 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
             artifact=artifact,
         )
 
+    async def _make(self) -> Nats:
+        return await connect_nats(self._url, self._access, self._refusals)
+
     async def connect(self) -> Nats:
         """The connection to NATS, made when there is none. Raises Unavailable."""
         async with self._connecting:
-            if self._nats is None or self._nats.is_closed:
-                self._nats = await _connect_nats(self._url)
+            changed_at = key_changed_at(self._access)
+            if self._nats is None or self._nats.is_closed or changed_at != self._key_changed_at:
+                former, self._nats = self._nats, await self._make()
+                self._key_changed_at = changed_at
+                if former is not None and not former.is_closed:
+                    # Requests that are under way on it get their answers.
+                    asyncio.get_running_loop().call_later(REQUEST_S, close_soon, former)
             await _wait_connected(self._nats)
             return self._nats
 
@@ -443,56 +482,9 @@ def _unanswered(verb: str, timeout_s: float) -> Timeout:
     return Timeout(f"The control plane did not answer {verb!r} within {timeout_s:g} s.", hint=HINT)
 
 
-async def _connect_nats(url: str) -> Nats:
-    """A connection that comes back by itself once it was made; making it is tried once."""
-    if not url:
-        raise Unavailable("No address of NATS is known.", hint="Set TENSORCAST_NATS_URL.")
-    from nats.aio.client import Client
-    from nats.errors import Error
-
-    servers = list(split_servers(url))
-    tries_left = len(servers)
-    is_connecting = True
-
-    async def give_up(error: Exception) -> None:
-        """Later errors reach the caller of a request, and nobody else."""
-        nonlocal tries_left
-        tries_left -= 1
-        if is_connecting and tries_left <= 0:
-            raise error
-
-    nats = Client()
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            await nats.connect(
-                servers,
-                name="tensorcast client",
-                connect_timeout=int(CONNECT_S),
-                reconnect_time_wait=1,
-                max_reconnect_attempts=-1,
-                error_cb=give_up,
-            )
-    except (Error, OSError, TimeoutError, ValueError) as error:
-        is_connecting = False
-        await nats.close()
-        raise Unavailable(f"NATS cannot be reached: {_reason(error)}.", hint=HINT) from error
-    is_connecting = False
-    return nats
-
-
 async def _wait_connected(nats: Nats) -> None:
     deadline = asyncio.get_running_loop().time() + CONNECT_S
     while not nats.is_connected:
         if nats.is_closed or asyncio.get_running_loop().time() > deadline:
             raise Unavailable("The connection to NATS is lost.", hint=HINT)
         await asyncio.sleep(0.02)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, without the address, which holds a password."""
-    if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_S:g} s"
-    if isinstance(error, OSError):
-        # asyncio writes the address into its text; the number alone tells what the system said.
-        return os.strerror(error.errno) if error.errno else type(error).__name__
-    return str(error).removeprefix("nats: ") or type(error).__name__

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from tensorcast.schema.access import Access, read_access
 from tensorcast.schema.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
 from tensorcast.schema.ids import parse_cluster
 
@@ -32,13 +33,15 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """How a client reaches a cluster. `nodes` are those of this machine; `default_node` is the one
-    whose memory a client reads and writes unless told otherwise."""
+    whose memory a client reads and writes unless told otherwise; `access` is the key with which it
+    proves who it is."""
 
     cluster: str
     nats_url: str
     home: str | None = None
     nodes: dict[str, NodeContext] = {}
     default_node: str | None = None
+    access: Access = Access()
 
 
 def config_folder(environ: Mapping[str, str]) -> Path:
@@ -130,6 +133,7 @@ def _from_environ(environ: Mapping[str, str]) -> Context:
         nats_url=environ.get("TENSORCAST_NATS_URL", ""),
         nodes={node: NodeContext(socket=socket)} if socket else {},
         default_node=node if socket else None,
+        access=read_access(environ),
     )
 
 

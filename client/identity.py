@@ -1,8 +1,11 @@
-"""Ids of events that a client chooses, so that what it asks for twice happens once."""
+"""What a client calls itself, and ids of events that it chooses, so that what it asks for twice
+happens once."""
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import time
 
 from tensorcast.schema.ids import EventId
@@ -15,3 +18,12 @@ def new_event_id() -> EventId:
     octets[8] = (octets[8] & 0x3F) | 0x80
     text = octets.hex()
     return EventId("-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))
+
+
+def name_actor() -> str:
+    """Who this process is in the audit log: user:<login>@<host>."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError):  # no name for this uid, as in many containers
+        login = str(os.getuid())
+    return f"user:{login}@{socket.gethostname()}"

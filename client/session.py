@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
-import socket
 import sys
 import threading
 import weakref
@@ -24,6 +22,7 @@ from tensorcast.client.context import Context, resolve_context
 from tensorcast.client.engine_calls import AsyncEngineCalls
 from tensorcast.client.export import PathLike, Written, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
+from tensorcast.client.identity import name_actor
 from tensorcast.client.leases import AsyncLease
 from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.memory import map_segment
@@ -90,7 +89,9 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastC
         self.actor = name_actor()
         self.position = Position()
         self.api = ControlPlane(
-            context.nats_url, context.cluster, self.actor, self.position, timeout_s=timeout
+            *(context.nats_url, context.cluster, self.actor, self.position),
+            timeout_s=timeout,
+            access=context.access,
         )
         self.mover = MoverSockets(context, self.actor)
         self.blocks = make_blocks(context, self.actor)
@@ -484,12 +485,3 @@ def select(names: Sequence[str] | str, view: View | None, index: Index) -> tuple
                 f"No tensor is named {name!r}.", hint="`tcctl artifact tensors` lists the names."
             )
     return tuple(Selected(specs[name]) for name in dict.fromkeys(names))
-
-
-def name_actor() -> str:
-    """Who this process is in the audit log: user:<login>@<host>."""
-    try:
-        login = getpass.getuser()
-    except (KeyError, OSError):  # no name for this uid, as in many containers
-        login = str(os.getuid())
-    return f"user:{login}@{socket.gethostname()}"

@@ -118,7 +118,10 @@ async def make_consumer(nats: Nats, log: str, config: dict[str, object]) -> Cons
     """Makes a consumer; one that is there and is the same is as good. Raises Conflict,
     InvalidArgument, NotFound, Unavailable."""
     request = {"stream_name": log, "config": config, "action": "create"}
-    answer = await ask_api(nats, f"CONSUMER.CREATE.{log}.{config['name']}", request)
+    # What is read is part of the subject: so a key may be allowed to read signals alone.
+    answer = await ask_api(
+        nats, f"CONSUMER.CREATE.{log}.{config['name']}.{config['filter_subject']}", request
+    )
     return msgspec.json.decode(answer, type=ConsumerInfo)
 
 

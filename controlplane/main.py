@@ -215,7 +215,7 @@ def _services(
         timeout_s = settings.node_timeout_s
         yield run_timers(log.nats, writer, follower, desk.heartbeats, node_timeout_s=timeout_s)
     if "api" in chosen:
-        yield run_api(log.nats, desk, serving=listening.set)
+        yield run_api(log.connection, desk, serving=listening.set)
 
 
 async def _persist_blocks(settings: Settings, progress: Progress) -> None:
@@ -224,7 +224,11 @@ async def _persist_blocks(settings: Settings, progress: Progress) -> None:
     while True:
         try:
             log = await connect_log(
-                settings.nats_url, settings.cluster, name="controlplane kv", timeout_s=CONNECT_S_MAX
+                settings.nats_url,
+                settings.cluster,
+                name="controlplane kv",
+                timeout_s=CONNECT_S_MAX,
+                access=settings.access,
             )
             break
         except Unavailable as error:
@@ -246,7 +250,11 @@ async def _open_log(settings: Settings, supervisor: Supervisor) -> AsyncIterator
     while True:
         try:
             log = await connect_log(
-                settings.nats_url, settings.cluster, name="controlplane", timeout_s=CONNECT_S_MAX
+                settings.nats_url,
+                settings.cluster,
+                name="controlplane",
+                timeout_s=CONNECT_S_MAX,
+                access=settings.access,
             )
             break
         except Unavailable as error:

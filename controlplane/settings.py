@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tensorcast.schema.access import Access, read_access
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import parse_cluster
 
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = HEARTBEAT_S
     node_timeout_s: float = NODE_TIMEOUT_S
     topology: tuple[str, ...] = TOPOLOGY
+    access: Access = Access()
     notify_socket: str | None = None
     audit_dir: str | None = None
 
@@ -56,6 +58,7 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         heartbeat_s=heartbeat_s,
         node_timeout_s=node_timeout_s,
         topology=_topology(environ.get(_PREFIX + "TOPOLOGY", "")),
+        access=read_access(environ, "controlplane"),
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
         audit_dir=environ.get(_PREFIX + "AUDIT_DIR") or None,
     )

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tensorcast.deploy import context, logs
+from tensorcast.deploy import context, logs, rotation
 from tensorcast.deploy.control import Request, ServiceStatus, ask, converse
 from tensorcast.deploy.drafts import check_memory, draft, keep_ports, merge
 from tensorcast.deploy.faults import explained
@@ -32,6 +32,7 @@ from tensorcast.deploy.home import (
     save_config,
 )
 from tensorcast.deploy.home import default_home as _default_home
+from tensorcast.deploy.keys import access_of, complete_keys, has_keys
 from tensorcast.deploy.losses import check_room
 from tensorcast.deploy.nats_server import find_program, write_config
 from tensorcast.deploy.options import (
@@ -78,7 +79,7 @@ def up(options: UpOptions, progress: Progress = lambda _: None) -> Status:
         config = merge(known, options) if known else draft(options, layout, made=made)
         running = find_running(layout, config)
         if running:
-            _change_running(layout, known or config, config, progress)
+            config = _change_running(layout, known or config, config, running, progress)
         else:
             config = _start(layout, config, progress)
         seen = {service.name for service in running if service.state == "up"}
@@ -96,7 +97,8 @@ def _write_context(layout: Layout, config: ClusterConfig, progress: Progress) ->
     before = context.read_home(folder, config.context)
     if before not in (None, str(layout.home)):
         progress(f"the context {config.context!r} led to {before} and leads here now")
-    context.write_context(folder, config.context, context.describe(config, layout.home))
+    access = access_of(layout, config)
+    context.write_context(folder, config.context, context.describe(config, layout.home, access))
 
 
 def find_running(layout: Layout, config: ClusterConfig) -> tuple[ServiceStatus, ...]:
@@ -117,20 +119,35 @@ def find_running(layout: Layout, config: ClusterConfig) -> tuple[ServiceStatus, 
 
 
 def _change_running(
-    layout: Layout, known: ClusterConfig, config: ClusterConfig, progress: Progress
-) -> None:
-    """Bring a running cluster to its new configuration as far as that goes without a stop."""
+    layout: Layout,
+    known: ClusterConfig,
+    config: ClusterConfig,
+    running: tuple[ServiceStatus, ...],
+    progress: Progress,
+) -> ClusterConfig:
+    """Bring a running cluster to its new configuration as far as that goes without a stop; returns
+    what it is then."""
+    config = complete_keys(layout, config) if has_keys(known) else config
     if known == config:
         progress("the cluster is running already")
+    elif isinstance(config.nats, EmbeddedNats):
+        rotation.apply(layout, config, pid_of(running, NATS))
     else:
         save_config(layout, config)
     names = {node.name for node in known.nodes}
     fresh = [node.name for node in config.nodes if node.name not in names]
     if fresh:
         progress(f"adding {', '.join(fresh)}")
-    if msgspec.structs.replace(config, nodes=config.nodes[: len(known.nodes)]) != known:
+    kept = {"nodes": config.nodes[: len(known.nodes)], "nats": known.nats}
+    if msgspec.structs.replace(config, **kept) != known:
         progress("other changes take effect after `tcctl down` and `tcctl up`")
     ask(Path(config.sockets), Request(do="reload"))
+    return config
+
+
+def pid_of(services: tuple[ServiceStatus, ...], name: str) -> int | None:
+    """The process of a service; None when it does not run."""
+    return next((one.pid for one in services if one.name == name), None)
 
 
 def _start(layout: Layout, config: ClusterConfig, progress: Progress) -> ClusterConfig:
@@ -138,7 +155,7 @@ def _start(layout: Layout, config: ClusterConfig, progress: Progress) -> Cluster
     if died_badly(layout):
         progress("recovering a cluster that was not stopped by `tcctl down`")
     clear_former(layout, progress)
-    config = keep_ports(config, progress)
+    config = complete_keys(layout, keep_ports(config, progress))
     save_config(layout, config)  # the passwords have to be on disk before a server knows them
     make_private_folder(Path(config.sockets))
     if isinstance(config.nats, EmbeddedNats):

@@ -12,6 +12,8 @@ import msgspec
 
 from tensorcast.deploy.home import make_folder, write_private
 from tensorcast.deploy.options import ClusterConfig
+from tensorcast.deploy.plan import reach
+from tensorcast.schema.access import Access
 
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +30,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     home: str | None
     nodes: dict[str, NodeContext]
     default_node: str | None
+    access: Access = Access()
 
 
 def config_folder(environ: Mapping[str, str]) -> Path:
@@ -39,12 +42,13 @@ def config_folder(environ: Mapping[str, str]) -> Path:
     return Path(base).expanduser().absolute() / "tensorcast"
 
 
-def describe(config: ClusterConfig, home: Path) -> Context:
-    """The context of an embedded cluster."""
+def describe(config: ClusterConfig, home: Path, access: Access) -> Context:
+    """The context of an embedded cluster, for who has this access."""
     names = [node.name for node in config.nodes]
     return Context(
         cluster=config.cluster,
-        nats_url=config.nats.url,
+        nats_url=reach(config.nats),
+        access=access,
         home=str(home),
         nodes={name: NodeContext(socket=f"{config.sockets}/{name}.sock") for name in names},
         default_node=names[0] if names else None,

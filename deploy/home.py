@@ -37,7 +37,7 @@ FREE_DISK_BYTES_MIN = 256 * 1024 * 1024
 SERVERS_DISK_BYTES_MIN = 32 * 1024 * 1024
 LOCK_WAIT_S = 90.0
 
-_OURS = ("nats", "postgres", "nodes", "audit", "logs", "run", "cluster.json", "lost+found")
+_OURS = ("nats", "postgres", "nodes", "audit", "keys", "logs", "run", "cluster.json", "lost+found")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,14 @@ class Layout:
     @property
     def postgres(self) -> Path:
         return self.home / "postgres"
+
+    @property
+    def keys(self) -> Path:
+        """The secret keys of the cluster's identities, one file each."""
+        return self.home / "keys"
+
+    def key(self, identity: str) -> Path:
+        return self.keys / f"{identity}.nk"
 
     @property
     def nodes(self) -> Path:
@@ -160,7 +168,7 @@ def prepare_home(layout: Layout, *, uid: int) -> bool:
     _check_content(layout)
     _check_room(layout)
     make_folder(layout.postgres, 0o755 if uid == 0 else 0o700)
-    for folder in (layout.run, layout.logs, layout.nats, layout.nodes, layout.audit):
+    for folder in (layout.run, layout.logs, layout.nats, layout.nodes, layout.audit, layout.keys):
         make_folder(folder, 0o700)
     if not os.access(layout.home, os.W_OK | os.X_OK):
         raise PermissionDenied(
@@ -288,7 +296,7 @@ def delete_home(layout: Layout, config: ClusterConfig) -> None:
         sockets = Path(config.sockets)
         if sockets != layout.run and sockets.name.endswith(home_key(layout.home)):
             _delete_tree(sockets)
-        for name in ("nodes", "nats", "postgres", "audit", "logs", "run"):
+        for name in ("nodes", "nats", "postgres", "audit", "logs", "run", "keys"):
             _delete_tree(layout.home / name)
         layout.config.unlink(missing_ok=True)
         if config.home_is_ours:

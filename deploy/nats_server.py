@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from tensorcast.deploy.home import Layout, write_private
-from tensorcast.deploy.options import LOOPBACK, EmbeddedNats
+from tensorcast.deploy.options import LOOPBACK, EmbeddedNats, Identity
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.nats_rights import ANSWER_S, rights_of
 
 VERSION_MIN: Final = (2, 15, 0)  # from here on an atomic batch is synced once, not per message
 MAX_PAYLOAD: Final = "8MB"
@@ -27,7 +29,11 @@ max_payload: {max_payload}
 # A process that was stopped must not be asked for long.
 ping_interval: "3s"
 ping_max: 2
-authorization {{ user: "{user}", password: "{password}" }}
+authorization {{
+  users: [
+    {{ user: "{user}", password: "{password}" }}{identities}
+  ]
+}}
 jetstream {{
   store_dir: {store}
   # An acknowledged event has to survive a power cut.
@@ -65,6 +71,29 @@ def _path_programs() -> list[Path]:
     return [Path(found)] if found else []
 
 
+_IDENTITY = """
+    {{ nkey: {key}, permissions: {{  # {id}
+      publish: {{ allow: {publish} }}
+      subscribe: {{ allow: {subscribe} }}{answers}
+    }} }}"""
+
+
+def render_identity(identity: Identity, cluster: str) -> str:
+    """The users of a NATS configuration that stand for an identity: one for each of its keys."""
+    rights = rights_of(identity.role, identity.name, cluster)
+    answers = f'\n      allow_responses: {{ max: 1, expires: "{ANSWER_S}s" }}'
+    return "".join(
+        _IDENTITY.format(
+            key=key,
+            id=identity.id,
+            publish=json.dumps(rights.publish),
+            subscribe=json.dumps(rights.subscribe),
+            answers=answers if rights.answers else "",
+        )
+        for key in filter(None, (identity.public, identity.former))
+    )
+
+
 def render_config(nats: EmbeddedNats, *, cluster: str, store: Path) -> str:
     """The text of nats.conf. It holds the password."""
     quoted = '"' + str(store).replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -76,6 +105,7 @@ def render_config(nats: EmbeddedNats, *, cluster: str, store: Path) -> str:
         max_payload=MAX_PAYLOAD,
         user=nats.user,
         password=nats.password,
+        identities="".join(render_identity(one, cluster) for one in nats.identities),
         store=quoted,
     )
 

@@ -11,6 +11,7 @@ import msgspec
 
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Overflow
+from tensorcast.schema.nats_rights import Role, identity_of
 from tensorcast.schema.servers import split_servers
 
 FORMAT: Final = 1
@@ -50,16 +51,39 @@ class External(msgspec.Struct, frozen=True, kw_only=True, tag="external"):
     url: str
 
 
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody whom our nats-server knows by a public key. `name` is that of the node or of the
+    user. While a key is rotated the `former` one counts as well."""
+
+    role: Role
+    name: str = ""
+    public: str
+    former: str = ""
+
+    @property
+    def id(self) -> str:
+        """`controlplane`, `mover.n1`, `user.ada`: what it is called everywhere."""
+        return identity_of(self.role, self.name)
+
+
 class EmbeddedNats(msgspec.Struct, frozen=True, kw_only=True, tag="embedded"):
-    """Our own nats-server on the loopback interface."""
+    """Our own nats-server on the loopback interface. `user` is the operator, who may do all;
+    `identities` (none in a home of an older release) have the rights that their work needs."""
 
     port: int
     monitor_port: int
     user: str
     password: str
+    identities: tuple[Identity, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where it is, for who has a key."""
+        return f"nats://{LOOPBACK}:{self.port}"
 
     @property
     def url(self) -> str:
+        """Where it is, and the operator's password."""
         return f"nats://{self.user}:{self.password}@{LOOPBACK}:{self.port}"
 
 

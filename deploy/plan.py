@@ -22,6 +22,8 @@ from tensorcast.deploy.options import (
     hide_password,
 )
 from tensorcast.deploy.probes import AnyProbe, NatsProbe, PostgresProbe, Probe
+from tensorcast.schema.access import CREDENTIALS
+from tensorcast.schema.nats_rights import Role, identity_of
 from tensorcast.schema.servers import split_servers
 
 NATS: Final = "nats"
@@ -131,14 +133,24 @@ def _external_probe(url: str) -> Probe | None:
     return probes[0] if len(probes) == 1 else AnyProbe(probes=tuple(probes))
 
 
-def _common_environ(config: ClusterConfig) -> dict[str, str]:
+def _common_environ(config: ClusterConfig, layout: Layout, identity: str) -> dict[str, str]:
+    nats = config.nats
+    is_known = isinstance(nats, EmbeddedNats) and identity in {one.id for one in nats.identities}
     return {
         "TENSORCAST_CLUSTER": config.cluster,
-        "TENSORCAST_NATS_URL": config.nats.url,
+        "TENSORCAST_NATS_URL": reach(nats),
+        **({CREDENTIALS: str(layout.key(identity))} if is_known else {}),
         "PYTHONUNBUFFERED": "1",
         # The folder that `up` is run in must not be able to shadow a module.
         "PYTHONSAFEPATH": "1",
     }
+
+
+def reach(nats: EmbeddedNats | External) -> str:
+    """The URL of NATS for who proves by a key who it is, or by what is in the URL."""
+    if isinstance(nats, EmbeddedNats) and nats.identities:
+        return nats.address
+    return nats.url
 
 
 def _python(module: str) -> tuple[str, ...]:
@@ -150,7 +162,7 @@ def _plan_controlplane(config: ClusterConfig, layout: Layout) -> ServiceSpec:
         name=CONTROLPLANE,
         command=config.controlplane_command or _python("tensorcast.controlplane.main"),
         environ={
-            **_common_environ(config),
+            **_common_environ(config, layout, identity_of(Role.CONTROLPLANE, "")),
             "TENSORCAST_POSTGRES_URL": config.postgres.url,
             "TENSORCAST_AUDIT_DIR": str(layout.audit),
         },
@@ -165,7 +177,7 @@ def _plan_mover(config: ClusterConfig, layout: Layout, node: NodeConfig) -> Serv
         name=node.name,
         command=config.mover_command or _python("tensorcast.movers.main"),
         environ={
-            **_common_environ(config),
+            **_common_environ(config, layout, identity_of(Role.MOVER, node.name)),
             "TENSORCAST_NODE": node.name,
             "TENSORCAST_DATA_DIR": str(layout.nodes / node.name),
             "TENSORCAST_SOCKET": f"{config.sockets}/{node.name}.sock",

@@ -195,7 +195,13 @@ class Presence:
         with self._lock:
             self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         context = self._context
-        api = ControlPlane(context.nats_url, context.cluster, f"engine:{self.engine}", Position())
+        api = ControlPlane(
+            context.nats_url,
+            context.cluster,
+            f"engine:{self.engine}",
+            Position(),
+            access=context.access,
+        )
         try:
             await self._keep(api)
         finally:

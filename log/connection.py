@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -15,7 +18,9 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
+from tensorcast.log.authentication import make_signer, make_tls
 from tensorcast.log.port import NoRoom
+from tensorcast.schema.access import Access
 from tensorcast.schema.errors import InvalidArgument, PermissionDenied, TensorCastError, Unavailable
 from tensorcast.schema.servers import name_servers, split_servers
 
@@ -27,6 +32,11 @@ _CONNECT_S_MAX: Final = 2
 _FIRST: Final = asyncio.FIRST_COMPLETED
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
+KEY_LOOK_S: Final = 0.5
+"""So often it is looked whether the key was rotated."""
+MOVE_S_MAX: Final = 3.0
+_NOBODY: Final = Access()
+_NOT_ALLOWED: Final = re.compile(r'permissions violation for publish to "(.*)"', re.IGNORECASE)
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -60,18 +70,35 @@ class _Client(Client):
         return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
 
+class _Refusal:
+    """Those who wait for an answer on a subject, and the word that none may be asked for."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting = 0
+
+
 class Connection:
     """A NATS client and the facts about its life that it does not tell by itself. `url` may name
     several servers of one cluster."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: Access = _NOBODY) -> None:
         self.nats: Client = _Client()
+        self.access = access
         self.place = name_servers(url)
         self._url = url
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_error = ""
         self._listeners: set[Callable[[], None]] = set()
+        self.pauses: list[Callable[[bool], Awaitable[None]]] = []
+        self._refusals: dict[str, _Refusal] = {}
+        self._asking = 0
+        self._answered, self._connected = asyncio.Event(), asyncio.Event()
+        self._answered.set()
+        self._may_ask = asyncio.Event()
+        self._may_ask.set()
+        self._watching: asyncio.Task[None] | None = None
 
     async def open(self, name: str, timeout_s: float) -> None:
         """Connects. Raises Unavailable when no server answers in time, PermissionDenied when it
@@ -82,15 +109,18 @@ class Connection:
             if connecting.done():
                 failure = connecting.exception()
                 if failure is None:
+                    self._watching = asyncio.ensure_future(self._watch_key())
                     return
+                if isinstance(failure, TensorCastError):
+                    raise failure
                 self._last_error = str(failure)
         finally:
             connecting.cancel()
         await self.nats.close()
         if self._denied.done():
             raise PermissionDenied(
-                f"The NATS server at {self.place} refuses this user and password.",
-                hint="Check the URL.",
+                f"The NATS server at {self.place} refuses this user: its password or key.",
+                hint="Check the URL and TENSORCAST_NATS_CREDENTIALS.",
             )
         raise Unavailable(
             f"The NATS server at {self.place} cannot be reached"
@@ -99,6 +129,7 @@ class Connection:
         )
 
     async def _connect(self, name: str) -> None:
+        signer = make_signer(self.nats, self.access)
         await self.nats.connect(
             servers=list(split_servers(self._url)),
             name=name,
@@ -111,11 +142,50 @@ class Connection:
             reconnected_cb=self._on_found,
             closed_cb=self._on_lost,
             error_cb=self._on_error,
+            inbox_prefix=self.access.inbox,
+            tls=make_tls(self.access),
+            signature_cb=signer.sign if signer else None,
+            user_jwt_cb=signer.jwt if signer and signer.has_jwt else None,
         )
 
     async def aclose(self) -> None:
         """Gives the connection up. Safe to repeat."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self.nats.close()
+
+    async def _watch_key(self) -> None:
+        """Connects anew when the key was rotated, before the server takes the old one no more."""
+        path = self.access.credentials
+        known = _changed_at(path)
+        while path:
+            await asyncio.sleep(KEY_LOOK_S)
+            changed = _changed_at(path)
+            if changed is not None and changed != known and self.nats.is_connected:
+                known = changed
+                _logger.info("the NATS key was rotated: connecting anew")
+                await self._move()
+
+    async def _move(self) -> None:
+        """Leaves the connection when nobody waits for an answer on it, and makes another one.
+        `pauses` are called with True before, with False after."""
+        self._may_ask.clear()
+        try:
+            for pause in self.pauses:
+                await pause(True)
+            with suppress(NatsError, TimeoutError):
+                async with asyncio.timeout(MOVE_S_MAX):
+                    await self._answered.wait()
+                    await self.nats.flush()
+            self._connected.clear()
+            await self.nats.force_reconnect()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_S_MAX):
+                    await self._connected.wait()
+            for pause in self.pauses:
+                await pause(False)
+        finally:
+            self._may_ask.set()
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Calls back after each loss, reconnection and the end."""
@@ -134,18 +204,33 @@ class Connection:
     ) -> bytes:
         """The answer to a request. Raises Unavailable as soon as the connection is lost, or when
         nobody answers in time; what was asked for may have happened all the same."""
+        await self._may_ask.wait()
         self.check_connected()
-        lost = self._lost
+        lost, refused = self._lost, self._refusals.setdefault(subject, _Refusal())
         answer = asyncio.ensure_future(
             self.nats.request(subject, payload, timeout=timeout_s, headers=dict(headers or {}))
         )
+        refused.waiting += 1
+        self._asking += 1
+        self._answered.clear()
         try:
-            await asyncio.wait((answer, lost), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, lost, refused.told), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return _data_of(answer, self.place)
+            if refused.told.done():
+                raise PermissionDenied(
+                    f"The NATS server at {self.place} does not let this process send to {subject}.",
+                    hint="Its key has too few rights: `tcctl keys ls` shows what there is.",
+                )
             raise self.unavailable("the connection was lost")
         finally:
             answer.cancel()
+            self._asking -= 1
+            if not self._asking:
+                self._answered.set()
+            refused.waiting -= 1
+            if not refused.waiting:
+                self._refusals.pop(subject, None)
 
     async def send(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
         """Sends a message that nobody answers. Raises Unavailable."""
@@ -178,6 +263,7 @@ class Connection:
 
     async def _on_found(self) -> None:
         self._lost = asyncio.get_running_loop().create_future()
+        self._connected.set()
         self._notify()
 
     def _notify(self) -> None:
@@ -187,8 +273,22 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         _logger.debug("NATS at %s: %s", self.place, error)
         self._last_error = str(error) or type(error).__name__
+        if found := _NOT_ALLOWED.search(self._last_error):
+            # nats-py writes it in capitals or not, by its version.
+            for subject, refusal in self._refusals.items():
+                if subject.lower() == found.group(1).lower() and not refusal.told.done():
+                    refusal.told.set_result(None)
+            return
         if "authorization" in self._last_error.lower() and not self._denied.done():
             self._denied.set_result(None)
+
+
+def _changed_at(path: str) -> int | None:
+    """When a file was written; None when there is none."""
+    try:
+        return Path(path).stat().st_mtime_ns if path else None
+    except OSError:
+        return None
 
 
 def parse_answer(payload: bytes, answer: type[T]) -> T:

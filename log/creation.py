@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from tensorcast.log.connection import Connection, Refused, explain
-from tensorcast.schema.errors import Corrupt, InvalidArgument
+from tensorcast.schema.errors import Corrupt, InvalidArgument, Unavailable
 from tensorcast.schema.subjects import log_name, log_subjects
 
 DUPLICATE_WINDOW_S: Final = 120
@@ -127,7 +127,11 @@ def log_config(name: str, subjects: str) -> dict[str, object]:
 
 async def create(connection: Connection, config: dict[str, object]) -> None:
     """Makes an object; one that another process has just made is as good. Raises Refused and
-    Unavailable."""
+    Unavailable, also when this process may not make it: then the control plane will."""
+    if connection.access.is_mover:
+        raise Unavailable(
+            f"{config['name']} is not there yet.", hint="The control plane makes it: start it."
+        )
     try:
         await connection.api(f"STREAM.CREATE.{config['name']}", config, msgspec.Raw)
     except Refused as refusal:

@@ -24,6 +24,7 @@ from tensorcast.log.ordered import read_ordered
 from tensorcast.log.port import Stored
 from tensorcast.log.publish import publish
 from tensorcast.log.restore import put_back
+from tensorcast.schema.access import Access
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Conflict, Corrupt, Unavailable
@@ -36,16 +37,22 @@ CONNECT_S_MAX: Final = 10.0
 _HEADER_BYTES_MAX: Final = 1024
 _ELSEWHERE: Final = frozenset({10070, 10071, 10201})
 _STALE_OR_KNOWN: Final = frozenset({10071, 10164, 10201})
+_NOBODY: Final = Access()
 _WINDOW: Final = timedelta(seconds=DUPLICATE_WINDOW_S / 2)
 
 
 async def connect_log(
-    url: str, cluster: str, *, name: str, timeout_s: float = CONNECT_S_MAX
+    url: str,
+    cluster: str,
+    *,
+    name: str,
+    timeout_s: float = CONNECT_S_MAX,
+    access: Access = _NOBODY,
 ) -> JetStreamLog:
     """Connects to the log of a cluster and makes it when it is not there. `name` tells operators
-    who is connected. Raises Unavailable, PermissionDenied, and InvalidArgument when the server or
-    an existing log cannot keep the contract."""
-    connection = Connection(url)
+    who is connected, `access` is who one is. Raises Unavailable, PermissionDenied, and
+    InvalidArgument when the server or an existing log cannot keep the contract."""
+    connection = Connection(url, access)
     await connection.open(name, timeout_s)
     try:
         created = await open_log(connection, parse_cluster(cluster))

@@ -156,7 +156,7 @@ class _Consumer:
             return
         try:
             await subscription.unsubscribe()
-            if self._connection.nats.is_connected:
+            if self._connection.nats.is_connected and not self._connection.access.is_mover:
                 await self._connection.nats.publish(
                     f"$JS.API.CONSUMER.DELETE.{self._name}.{self._id}"
                 )

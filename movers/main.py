@@ -136,7 +136,10 @@ async def _connect(
     while not stopping.is_set():
         try:
             return await connect_log(
-                settings.nats_url, settings.cluster, name=f"mover {settings.node}"
+                settings.nats_url,
+                settings.cluster,
+                name=f"mover {settings.node}",
+                access=settings.access,
             )
         except Unavailable as error:
             if str(error) != told:

@@ -11,6 +11,7 @@ import msgspec
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.core.eviction import Watermarks
 from tensorcast.movers.core.topology import parse_bandwidth, parse_labels
+from tensorcast.schema.access import Access, read_access
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import NodeId, Overflow, parse_cluster, parse_node
 from tensorcast.storage.objects import parse_url
@@ -56,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: int = 0
     verify: bool = True
     object_url: str | None = None
+    access: Access = Access()
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -84,6 +86,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         bandwidth=parse_bandwidth(environ.get("TENSORCAST_BANDWIDTH", "")),
         verify=_verify(environ.get("TENSORCAST_VERIFY") or "arrival"),
         object_url=_object_url(environ.get("TENSORCAST_OBJECT_URL", "")),
+        access=read_access(environ, f"mover.{_required(environ, 'TENSORCAST_NODE')}"),
     )
 
 

@@ -26,6 +26,7 @@ from tensorcast.movers.pending import Pending
 from tensorcast.movers.puts import Puts
 from tensorcast.movers.readers import Readers
 from tensorcast.movers.residents import Phase
+from tensorcast.schema.access import actor_of
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
@@ -153,7 +154,7 @@ class SocketServer:
             await frames.send(encode_frame(Refused(error=to_body(error))))
             raise
         await frames.send(encode_frame(self._welcome()))
-        return request.actor
+        return actor_of(peer_login(connected), request.actor)
 
     async def _reply(
         self, frames: FrameSocket, request: Request, owner: _Owner, actor: str
@@ -295,6 +296,16 @@ def check_peer(connected: socket.socket) -> None:
             f"User {uid} may not use this mover, which runs as user {os.geteuid()}.",
             hint=f"Run it as the same user, or add the user to the group {_group_name()}.",
         )
+
+
+def peer_login(connected: socket.socket) -> str:
+    """The account at the other side, as the kernel tells it; its number when it has no name."""
+    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid = _CREDENTIALS.unpack(raw)[1]
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in many containers
+        return str(uid)
 
 
 def is_allowed(uid: int, gid: int) -> bool:

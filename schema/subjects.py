@@ -6,6 +6,7 @@ tc.<cluster>.kv.<node>.changed, .cleared             the KV log: what happens to
 tc.<cluster>.kv.engine.<engine>                      in it: the blocks in an engine's own caches
 tc.<cluster>.heads                                   signed heads of the log
 tc.<cluster>.api.<verb>                              requests to the control plane
+tc.<cluster>.user.<user>.<verb>                      the same, by a user whom NATS knows
 tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
 tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
 tc.<cluster>.presence.<engine>                       an engine is alive (not an event)
@@ -107,9 +108,29 @@ def kv_engine(cluster: str, engine: EngineId) -> str:
     return f"tc.{cluster}.kv.engine.{_token(engine)}"
 
 
+def kv_engines(cluster: str) -> str:
+    """All subjects of what engines hold."""
+    return f"tc.{cluster}.kv.engine.*"
+
+
 def api_subject(cluster: str, verb: str) -> str:
     """Where the control plane listens for one kind of request."""
     return f"tc.{cluster}.api.{verb}"
+
+
+def user_subject(cluster: str, user: str, verb: str) -> str:
+    """Where the control plane listens for the requests of one user: nobody else may send there, so
+    the subject says who asks."""
+    return f"tc.{cluster}.user.{user}.{verb}"
+
+
+def parse_request_subject(cluster: str, subject: str) -> tuple[str, str]:
+    """The user (empty: not known) and the verb of a request to the control plane."""
+    own = subject.removeprefix(f"tc.{cluster}.user.")
+    if own == subject:
+        return "", subject.removeprefix(f"tc.{cluster}.api.")
+    user, _, verb = own.partition(".")
+    return user, verb
 
 
 def api_queue(cluster: str) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
+from tensorcast.controlplane.core.admission import check_actor
 from tensorcast.controlplane.services import (
     api_audit,
     api_blocks,
@@ -27,6 +29,8 @@ from tensorcast.controlplane.services import (
 from tensorcast.controlplane.services.api_commands import run_command
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_status import show_status
+from tensorcast.log.connection import Connection
+from tensorcast.schema.access import actor_of
 from tensorcast.schema.api import (
     Ask,
     AuditQuery,
@@ -59,7 +63,12 @@ from tensorcast.schema.errors import (
     TensorCastError,
     to_body,
 )
-from tensorcast.schema.subjects import api_queue, api_subject
+from tensorcast.schema.subjects import (
+    api_queue,
+    api_subject,
+    parse_request_subject,
+    user_subject,
+)
 
 REQUESTS_MAX = 512
 """Most requests under way at once; one more is told to come again."""
@@ -119,37 +128,64 @@ ROUTES = {
 }
 
 
-async def run_api(nats: Client, desk: Desk, *, serving: Callable[[], None] = lambda: None) -> None:
+async def run_api(
+    connection: Connection, desk: Desk, *, serving: Callable[[], None] = lambda: None
+) -> None:
     """Answers requests for ever; calls `serving` once it listens. A request that makes no sense
     gets InvalidArgument, and none ends the service."""
-    prefix = api_subject(desk.cluster, "")
+    nats = connection.nats
     async with asyncio.TaskGroup() as tasks:
         under_way: set[asyncio.Task[None]] = set()
 
         async def on_request(message: Msg) -> None:
-            verb = message.subject.removeprefix(prefix)
             if len(under_way) >= REQUESTS_MAX:
                 busy = OutOfCapacity("The control plane is busy.", hint="Try again in a moment.")
                 await _respond(message, reply_error(to_body(busy)))
                 return
-            task = tasks.create_task(_serve(nats, desk, verb, message))
+            task = tasks.create_task(_serve(nats, desk, message))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
 
-        subscription = await nats.subscribe(
-            api_subject(desk.cluster, ">"), queue=api_queue(desk.cluster), cb=on_request
-        )
-        await nats.flush()
+        listening = _Listening(nats, desk.cluster, on_request)
+        await listening.pause(False)
+        connection.pauses.append(listening.pause)
         serving()
         try:
             await asyncio.Event().wait()
         finally:
+            connection.pauses.remove(listening.pause)
             if nats.is_connected:
-                await subscription.unsubscribe()
+                await listening.pause(True)
 
 
-async def _serve(nats: Client, desk: Desk, verb: str, message: Msg) -> None:
-    reply = await answer(desk, verb, message.data)
+class _Listening:
+    """The subscriptions to requests: of users whom NATS knows by their keys, and of others."""
+
+    def __init__(
+        self, nats: Client, cluster: str, on_request: Callable[[Msg], Awaitable[None]]
+    ) -> None:
+        self._nats = nats
+        self._subjects = (api_subject(cluster, ">"), user_subject(cluster, "*", ">"))
+        self._queue = api_queue(cluster)
+        self._on_request = on_request
+        self._open: list[Subscription] = []
+
+    async def pause(self, is_paused: bool) -> None:
+        """Stops to listen, or begins; another control plane gets the requests meanwhile, or whoever
+        asks is told that none is there."""
+        if not is_paused:
+            for subject in self._subjects:
+                self._open.append(
+                    await self._nats.subscribe(subject, queue=self._queue, cb=self._on_request)
+                )
+        while is_paused and self._open:
+            await self._open.pop().unsubscribe()
+        await self._nats.flush()
+
+
+async def _serve(nats: Client, desk: Desk, message: Msg) -> None:
+    user, verb = parse_request_subject(desk.cluster, message.subject)
+    reply = await answer(desk, verb, message.data, user=user)
     if len(reply) > nats.max_payload:
         error = OutOfCapacity(
             f"The answer has {len(reply)} bytes; the NATS server carries {nats.max_payload}.",
@@ -168,15 +204,16 @@ async def _respond(message: Msg, payload: bytes) -> None:
         _logger.warning("an answer to %s could not be sent: %s", message.subject, error)
 
 
-async def answer(desk: Desk, verb: str, payload: bytes) -> bytes:
-    """The reply to one request, whatever it holds. Never raises but for cancellation."""
+async def answer(desk: Desk, verb: str, payload: bytes, *, user: str = "") -> bytes:
+    """The reply to one request, whatever it holds. `user` is who asks, when NATS knows it. Never
+    raises but for cancellation."""
     try:
         route = ROUTES.get(verb)
         if route is None:
             raise InvalidArgument(
                 f"The control plane knows no verb {verb!r}.", hint=f"Known: {', '.join(ROUTES)}."
             )
-        request = _parse(route, verb, payload)
+        request = identify(_parse(route, verb, payload), user)
         return reply_ok(await route.answer(desk, request))
     except TensorCastError as error:
         return reply_error(to_body(error))
@@ -188,6 +225,14 @@ async def answer(desk: Desk, verb: str, payload: bytes) -> bytes:
             hint="Its log has the details.",
         )
         return reply_error(body)
+
+
+def identify(request: msgspec.Struct, user: str) -> msgspec.Struct:
+    """The request in the name of its user, whatever name it gives itself."""
+    if not user or not isinstance(request, Execute | Emit | ReportBlocks):
+        return request
+    check_actor(request.actor)
+    return msgspec.structs.replace(request, actor=actor_of(user, request.actor))
 
 
 def _parse(route: Route, verb: str, payload: bytes) -> msgspec.Struct:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 import time
 from pathlib import Path
 
 import asyncpg
+import msgspec
 import nats
 import psutil
 import pytest
@@ -78,6 +80,17 @@ async def test_down_and_up_lose_nothing(home):
     assert await read_something(home.config) == (b"kept", "kept")
 
 
+async def test_a_home_without_keys_gets_them_at_the_next_up(home):
+    home.up()
+    home.down()
+    old = msgspec.structs.replace(home.config.nats, identities=())
+    save_config(home.layout, msgspec.structs.replace(home.config, nats=old))
+    shutil.rmtree(home.layout.keys)
+    home.up()
+    assert {one.id for one in home.config.nats.identities} > {"controlplane", "mover.n1"}
+    assert len(list(home.layout.keys.iterdir())) == 3
+
+
 async def test_servers_want_their_password(home):
     home.up()
     config = home.config
@@ -101,7 +114,9 @@ def test_the_context_leads_to_the_cluster_and_goes_with_it(home, tmp_path):
     folder = tmp_path / "config"
     context = json.loads((folder / "contexts" / "default.json").read_text())
     assert (folder / "current").read_text().strip() == "default"
-    assert context["nats_url"] == home.config.nats.url
+    assert context["nats_url"] == home.config.nats.address
+    assert home.config.nats.password not in repr(context)
+    assert Path(context["access"]["credentials"]).stat().st_mode & 0o777 == 0o600
     assert context["home"] == str(home.home)
     assert set(context["nodes"]) == {"n1", "n2"}
     home.down(purge=True)

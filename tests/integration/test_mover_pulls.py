@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import time
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ async def test_a_demand_read_issues_one_operation_for_many_readers(
     assert operation.policy == "demand"
     assert operation.bytes_moved == content.manifest.size_bytes  # one transfer, shared
     (issued,) = [event for event in events if event.type == "operation.issued"]
-    assert issued.actor == "user:bob@test"
+    assert issued.actor == f"user:{getpass.getuser()}@test"
 
 
 async def test_what_is_there_is_an_immediate_success(

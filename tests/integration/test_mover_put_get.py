@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
@@ -63,7 +64,7 @@ async def test_a_put_is_one_append_with_the_actor_of_the_application(
         "replica.ready",
         "key.moved",
     ]
-    assert {event.actor for event in events[1:]} == {"user:ada@desk"}
+    assert {event.actor for event in events[1:]} == {f"user:{getpass.getuser()}@desk"}
     assert events[0].actor == "mover:n1"
     assert sealed.seq == events[-1].seq
 

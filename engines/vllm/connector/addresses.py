@@ -55,7 +55,14 @@ def ask_control_plane(context: Context, actor: str) -> dict[str, str]:
 
 
 async def _ask(context: Context, actor: str) -> dict[str, str]:
-    api = ControlPlane(context.nats_url, context.cluster, actor, Position(), timeout_s=ANSWER_S)
+    api = ControlPlane(
+        context.nats_url,
+        context.cluster,
+        actor,
+        Position(),
+        timeout_s=ANSWER_S,
+        access=context.access,
+    )
     try:
         return {one.node: one.address for one in await api.nodes() if one.state == "up"}
     finally:

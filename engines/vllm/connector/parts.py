@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tensorcast.client.blocks import Blocks
 from tensorcast.client.blocks_calls import make_blocks
 from tensorcast.client.context import Context, resolve_context
-from tensorcast.client.session import name_actor
+from tensorcast.client.identity import name_actor
 from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.connector.addresses import Addresses, ask_control_plane
 from tensorcast.engines.vllm.connector.facts import describe_layout, engine_facts

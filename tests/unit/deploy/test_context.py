@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tensorcast.deploy.context import NodeContext, config_folder, describe
 from tensorcast.deploy.options import ClusterConfig, External, NodeConfig
+from tensorcast.schema.access import Access
 
 CONFIG = ClusterConfig(
     cluster="demo",
@@ -16,7 +17,7 @@ CONFIG = ClusterConfig(
 
 
 def test_a_context_leads_to_every_node():
-    context = describe(CONFIG, Path("/home/tc"))
+    context = describe(CONFIG, Path("/home/tc"), Access())
     assert context.nats_url == "nats://u:p@h:1"
     assert context.home == "/home/tc"
     assert context.nodes == {

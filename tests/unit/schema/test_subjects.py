@@ -83,3 +83,11 @@ def test_names_are_fixed():
     assert subjects.kv_subjects("c") == "tc.c.kv.>"
     assert subjects.kv_changed("c", NodeId("n1")) == "tc.c.kv.n1.changed"
     assert subjects.kv_cleared("c", NodeId("n1")) == "tc.c.kv.n1.cleared"
+
+
+def test_the_subject_of_a_request_says_who_asks():
+    for user, verb in (("", "artifact.show"), ("ada", "artifact.show")):
+        subject = (
+            subjects.user_subject("c", user, verb) if user else subjects.api_subject("c", verb)
+        )
+        assert subjects.parse_request_subject("c", subject) == (user, verb)

@@ -1,3 +1,5 @@
+from fnmatch import fnmatchcase
+
 import msgspec
 import pytest
 
@@ -19,6 +21,7 @@ from tensorcast.schema.errors import (
 )
 from tensorcast.schema.events import KeyMoved
 from tensorcast.schema.ids import ArtifactId, EventId, Key, LeaseId, NodeId, OperationId, Tier
+from tensorcast.schema.nats_rights import READ_VERBS
 from tensorcast.schema.work import Materialize
 from worlds import World
 
@@ -293,3 +296,11 @@ async def test_what_a_node_uses_is_its_own_word_while_it_is_up(rig):
     assert nodes[0].tiers == shown.tiers
     assert shown.tiers[Tier.DRAM].used == 64 << 20  # slabs for KV blocks are no replicas
     assert nodes[1].tiers[Tier.DRAM].used == 0
+
+
+@pytest.mark.parametrize("verb", ROUTES)
+def test_a_verb_either_changes_something_or_is_for_readers_too(verb):
+    """A new verb that only looks belongs into `READ_VERBS`, or keys of readers may not ask it."""
+    writes = {"execute", "signal.emit", "engine_blocks.report"}
+    is_readable = any(fnmatchcase(verb, pattern) for pattern in READ_VERBS)
+    assert is_readable is (verb not in writes)

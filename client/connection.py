@@ -1,0 +1,162 @@
+"""The client's connection to NATS: by which key and certificates, and what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorcast.schema.access import Access
+from tensorcast.schema.errors import InvalidArgument, PermissionDenied, Unavailable
+from tensorcast.schema.nkeys import Signer
+from tensorcast.schema.servers import split_servers
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as Nats
+
+CONNECT_S = 3.0
+HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
+_NOT_ALLOWED = re.compile(r'permissions violation for publish to "(.*)"', re.IGNORECASE)
+_closing: set[asyncio.Task[None]] = set()
+
+
+class Refusals:
+    """Hears what a server says of messages that this key may not send: it says it to nobody's
+    request, so whoever waits for an answer would wait in vain."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Future[bytes]]] = {}
+
+    async def answer(self, request: Awaitable[bytes], subject: str) -> bytes:
+        """The answer to a request on a subject. Raises PermissionDenied, and what it raises."""
+        asking = asyncio.ensure_future(request)
+        refused: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(subject.lower(), set()).add(refused)
+        try:
+            await asyncio.wait((asking, refused), return_when=asyncio.FIRST_COMPLETED)
+            return (refused if refused.done() else asking).result()
+        finally:
+            asking.cancel()
+            refused.cancel()
+            self._waiting[subject.lower()].discard(refused)
+            if not self._waiting[subject.lower()]:
+                del self._waiting[subject.lower()]
+
+    def hear(self, error: Exception) -> None:
+        """Takes an error of the connection."""
+        found = _NOT_ALLOWED.search(str(error))
+        for waiting in self._waiting.get(found.group(1).lower(), ()) if found else ():
+            if not waiting.done():
+                waiting.set_exception(
+                    PermissionDenied(
+                        "The key of this client does not allow that.",
+                        hint="`tcctl keys ls` shows the keys; a reader may only look.",
+                    )
+                )
+
+
+async def connect_nats(url: str, access: Access, refusals: Refusals) -> Nats:
+    """A connection that comes back by itself once it was made; making it is tried once."""
+    if not url:
+        raise Unavailable("No address of NATS is known.", hint="Set TENSORCAST_NATS_URL.")
+    from nats.aio.client import Client
+    from nats.errors import Error
+
+    servers = list(split_servers(url))
+    tries_left = len(servers)
+    is_connecting = True
+
+    async def give_up(error: Exception) -> None:
+        """Later errors reach the caller of a request, and nobody else."""
+        nonlocal tries_left
+        refusals.hear(error)
+        tries_left -= 1
+        if is_connecting and tries_left <= 0:
+            raise error
+
+    nats = Client()
+    signer = make_signer(nats, access)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await nats.connect(
+                servers,
+                name="tensorcast client",
+                connect_timeout=int(CONNECT_S),
+                reconnect_time_wait=1,
+                max_reconnect_attempts=-1,
+                error_cb=give_up,
+                inbox_prefix=access.inbox,
+                tls=make_tls(access),
+                signature_cb=signer.sign if signer else None,
+                user_jwt_cb=signer.jwt if signer and signer.has_jwt else None,
+            )
+    except (Error, OSError, TimeoutError, ValueError) as error:
+        is_connecting = False
+        await nats.close()
+        raise Unavailable(f"NATS cannot be reached: {_reason(error)}.", hint=HINT) from error
+    is_connecting = False
+    return nats
+
+
+def key_changed_at(access: Access) -> int:
+    """When the file of the key was written, so that a rotated key is noticed; 0 without one."""
+    try:
+        return Path(access.credentials).stat().st_mtime_ns if access.credentials else 0
+    except OSError:
+        return 0
+
+
+def close_soon(nats: Nats) -> None:
+    """Closes a connection that nobody uses any more."""
+    task = asyncio.ensure_future(nats.close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+def make_signer(nats: Nats, access: Access) -> Signer | None:
+    """Signs for a client; None when it has no key. Raises PermissionDenied, InvalidArgument."""
+    if not access.credentials:
+        return None
+
+    def adopt(public: str) -> None:
+        # The client reads it right after it has its signature; nothing else can change its key.
+        nats._public_nkey = public or None
+
+    try:
+        return Signer(Path(access.credentials).read_text, adopt)
+    except OSError as error:
+        raise PermissionDenied(
+            f"The NATS key {access.credentials} cannot be read: {error.strerror}.",
+            hint="TENSORCAST_NATS_CREDENTIALS names the file.",
+        ) from error
+
+
+def make_tls(access: Access) -> ssl.SSLContext | None:
+    """What to check a server's certificate with, and which one to show; None: the system's way.
+    Raises InvalidArgument."""
+    if not access.has_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=access.ca or None)
+        if access.certificate:
+            context.load_cert_chain(access.certificate, access.key)
+    except OSError as error:  # ssl.SSLError is one
+        raise InvalidArgument(
+            f"The certificates for NATS cannot be used: {error.strerror or error}.",
+            hint="Check TENSORCAST_NATS_CA, TENSORCAST_NATS_CERT and TENSORCAST_NATS_CERT_KEY.",
+        ) from error
+    return context
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the address, which holds a password."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_S:g} s"
+    if isinstance(error, OSError):
+        # asyncio writes the address into its text; the number alone tells what the system said.
+        return os.strerror(error.errno) if error.errno else type(error).__name__
+    return str(error).removeprefix("nats: ") or type(error).__name__
