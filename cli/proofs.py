@@ -1,4 +1,4 @@
-"""`tcctl audit verify` and `export`: the log as a whole."""
+"""`tcctl audit verify`, `export` and `import`: the log as a whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FileFormat(StrEnum):
 
 
 class CopyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `export` prints: the file, its events, and the hash of the last one."""
+    """What `export` and `import` print: the file, its events, and the hash of the last one."""
 
     path: str
     events: int
@@ -131,6 +131,18 @@ def export(
 def guess_format(file: Path) -> FileFormat:
     """Parquet for a name that ends so, else JSON lines."""
     return FileFormat.PARQUET if file.suffix == ".parquet" else FileFormat.JSONL
+
+
+def bring_back(
+    call: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported log, from event 1 on.")],
+) -> Result:
+    """Bring an exported log into a cluster that has no events yet (`tcctl up --nodes 0`)."""
+    session = session_of(call)
+    with session.client() as client, session.progress("import", counts=True) as bar:
+        copied = client.import_log(file, progress=bar.advance_to)
+    info = CopyInfo(path=str(file), events=copied.events, head=copied.head)
+    return _answer(info, f"{info.events} events are in the log.")
 
 
 def _answer(info: CopyInfo, sentence: str) -> Answer:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tensorcast.client.log_copies import Copied, export_log
+from tensorcast.client.log_copies import Copied, export_log, import_log
 from tensorcast.client.log_files import read_anchors
 from tensorcast.client.proofs import Count, prove
 from tensorcast.schema.api_audit import VerifyInfo
@@ -73,3 +73,14 @@ class AsyncAuditCalls:
         return await export_log(
             self.api, Path(path), first, last, parquet=parquet, force=force, count=progress
         )
+
+    async def import_log(self: _Client, path: PathLike, *, progress: Count = _silent) -> Copied:
+        """Brings an exported log into a cluster of the same name that has no events yet, event by
+        event, as they were published: its state, its history and its chain are those of the log.
+
+        The file is verified first. What broke off goes on when it is repeated; until then the
+        cluster takes no changes. Raises Corrupt for a file that is not as it was written, Conflict
+        for a cluster with other events, InvalidArgument for another cluster's log or a part of
+        one, NotFound for a missing file.
+        """
+        return await import_log(self.api, Path(path), progress)

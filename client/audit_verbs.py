@@ -13,6 +13,8 @@ from tensorcast.schema.api_audit import (
     HashQuery,
     HeadsPage,
     HeadsQuery,
+    Imported,
+    ImportEvents,
     RowsPage,
     RowsQuery,
     SpanInfo,
@@ -67,6 +69,12 @@ class AuditVerbs:
             if not page.heads:
                 return found
             found.extend(page.heads)
+
+    async def bring_in(self: _Asks, request: ImportEvents) -> Imported:
+        """Has events appended as they are. Safe to repeat."""
+        done = await self.ask_once("log.import", request, Imported, timeout=WORK_S)
+        self.position.advance(done.last)
+        return done
 
     async def rows(self: _Asks, log_epoch: int, after: Seq, last: Seq) -> RowsPage:
         """The next events after `after` as they were published."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +13,7 @@ from tensorcast.client.log_files import (
     FORMAT,
     Heading,
     LogReader,
+    in_batches,
     make_log_file,
     open_log_file,
     read_anchors,
@@ -20,6 +22,8 @@ from tensorcast.client.proofs import SOURCES, Anchor, Count, choose, prove
 from tensorcast.schema.api_audit import (
     BadEvent,
     Extent,
+    Imported,
+    ImportEvents,
     Life,
     RawEvent,
     RowsPage,
@@ -27,11 +31,18 @@ from tensorcast.schema.api_audit import (
     VerifyInfo,
 )
 from tensorcast.schema.chain import chain_event
+from tensorcast.schema.codec import decode
 from tensorcast.schema.errors import Corrupt, InvalidArgument
+from tensorcast.schema.events import UnknownEvent
 from tensorcast.schema.heads import parse_head
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.subjects import subject_of
 
 T = TypeVar("T")
+IMPORT_EVENTS: Final = 1000
+IMPORT_BYTES: Final = 2 << 20
+SUBJECT_CHARS_MAX: Final = 600
+"""A subject that is so long may have been cut."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -234,3 +245,71 @@ def _run_at_once(work: Coroutine[object, object, T]) -> T:
         answer: T = done.value
         return answer
     raise AssertionError("a file is never waited for")
+
+
+# ---- into a cluster --------------------------------------------------------------------------
+
+
+class Target(Protocol):
+    """The cluster that a copy is brought into."""
+
+    async def extent(self) -> Extent: ...
+
+    async def hashes(self, log_epoch: int, seqs: Sequence[Seq]) -> tuple[str | None, ...]: ...
+
+    async def bring_in(self, request: ImportEvents) -> Imported: ...
+
+
+async def import_log(target: Target, path: Path, count: Count) -> Copied:
+    """As `AsyncClient.import_log`: the file is verified first, and then the cluster's own chain is
+    compared with it."""
+    info = verify_log_file(path)
+    if info.first_bad is not None:
+        raise Corrupt(
+            f"Event {info.first_bad.seq} of {path.name}: {info.first_bad.reason}.",
+            hint="Nothing was brought in. Export the log again.",
+        )
+    about = await target.extent()
+    with open_log_file(path) as reader:
+        _check_importable(reader.heading, about, path.name)
+        done = 0
+        count(0, info.events)
+        events = islice(reader.events(), info.events)  # those that were verified
+        for batch in in_batches(events, IMPORT_EVENTS, IMPORT_BYTES):
+            done += len(batch)
+            request = ImportEvents(
+                first=batch[0].seq,
+                events=tuple((published_subject(about.cluster, one), one.payload) for one in batch),
+                total=info.events,
+            )
+            await target.bring_in(request)
+            count(done, info.events)
+    if (await target.hashes(1, [Seq(done)]))[0] != info.head:
+        raise Corrupt(
+            f"The log of {about.cluster} is another one than that in {path.name}.",
+            hint="Somebody else has written to it meanwhile. Begin with a new cluster.",
+        )
+    return Copied(done, info.head)
+
+
+def _check_importable(heading: Heading, about: Extent, name: str) -> None:
+    """Raises InvalidArgument for a copy of another cluster or of a part."""
+    if heading.cluster != about.cluster:
+        raise InvalidArgument(
+            f"{name} is the log of cluster {heading.cluster!r}, not of {about.cluster!r}.",
+            hint=f"Bring it into a cluster of its name: `tcctl up --cluster {heading.cluster}`.",
+        )
+    places = [(life.log_epoch, int(life.first)) for life in heading.lives if life.last >= 1]
+    if places != [(1, 1)]:
+        raise InvalidArgument(
+            f"{name} is not a whole log in one life.", hint="Export all of it, without --from."
+        )
+
+
+def published_subject(cluster: str, one: RawEvent) -> str:
+    """The subject that an event was published to. That of its row may be cut: it follows from the
+    event then."""
+    if len(one.subject) < SUBJECT_CHARS_MAX:
+        return one.subject
+    event = decode(one.payload, one.seq).event
+    return one.subject if isinstance(event, UnknownEvent) else subject_of(cluster, event)

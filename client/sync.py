@@ -326,6 +326,7 @@ class Client(Facade[AsyncClient], BlockCalls):
     weights_of = waited(AsyncClient.weights_of)
     verify_log = waited(AsyncClient.verify_log)
     export_log = waited(AsyncClient.export_log)
+    import_log = waited(AsyncClient.import_log)
     publish = waited(AsyncClient.publish)
     lineage = waited(AsyncClient.lineage)
 

@@ -30,6 +30,7 @@ from tensorcast.controlplane.services.api_postgres import PostgresBlocks, Postgr
 from tensorcast.controlplane.services.block_persister import run_block_persister
 from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.services.departures import run_departures
+from tensorcast.controlplane.services.gate import Gate, GatedAppender
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.progress import Progress
@@ -130,6 +131,7 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
             await _refuse_another_log(settings, log, supervisor)
         tail = Tail(log)
         desk = _make_desk(settings, log, tail, owned)
+        await desk.gate.load()
         listening = asyncio.Event()
         tasks = await owned.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(tail.run())
@@ -161,17 +163,19 @@ def _make_desk(settings: Settings, log: JetStreamLog, tail: Tail, owned: AsyncEx
     """What the services share; closed with `owned`."""
     engine = make_engine(settings.postgres_url or NOWHERE, name="tensorcast api")
     owned.push_async_callback(engine.dispose)
+    cursors = JetStreamCursors(log)
     return Desk(
         cluster=settings.cluster,
         writer=Writer(log),
         follower=Follower(tail),
-        cursors=JetStreamCursors(log),
+        cursors=cursors,
         history=PostgresHistory(engine),
         heartbeats=Heartbeats(asyncio.get_running_loop().time),
         progress=Progress(),
         blocks=PostgresBlocks(engine),
         block_log=JetStreamBlocks(log.connection, settings.cluster),
         block_progress=Progress(),
+        gate=Gate(cursors),
         proofs=_make_proofs(settings, log, engine, owned),
     )
 
@@ -183,6 +187,7 @@ def _make_proofs(
     owned.callback(verifiers.close)
     file = HeadFile(Path(settings.audit_dir)) if settings.audit_dir else None
     return Proofs(
+        log=log,
         engine=engine,
         verifiers=verifiers,
         heads=JetStreamHeads(log.connection, settings.cluster),
@@ -196,7 +201,7 @@ def _services(
 ) -> Iterator[Coroutine[object, object, None]]:
     """The chosen services, not started yet. The API sets `listening`."""
     chosen = settings.services
-    writer, follower = desk.writer, desk.follower
+    follower, appender = desk.follower, GatedAppender(desk.writer, desk.gate)
     if chosen & {"timers", "api"}:
         yield desk.heartbeats.run(log.nats, settings.cluster)
     if "persister" in chosen:
@@ -210,10 +215,10 @@ def _services(
             yield run_signer(settings.cluster, file, heads, desk.progress)
     if "scheduler" in chosen:
         policies = make_policies(settings.topology)
-        yield run_scheduler(tail, writer, desk.cursors, follower=follower, policies=policies)
+        yield run_scheduler(tail, appender, desk.cursors, follower=follower, policies=policies)
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s
-        yield run_timers(log.nats, writer, follower, desk.heartbeats, node_timeout_s=timeout_s)
+        yield run_timers(log.nats, appender, follower, desk.heartbeats, node_timeout_s=timeout_s)
     if "api" in chosen:
         yield run_api(log.connection, desk, serving=listening.set)
 

@@ -15,6 +15,7 @@ from tensorcast.deploy.options import (
     EmbeddedNats,
     EmbeddedPostgres,
     External,
+    NodeConfig,
     UpOptions,
     grow_nodes,
     merge_server,
@@ -29,9 +30,7 @@ def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
     for _ in range(3):
         ports.append(choose_port(taken=ports))
     cluster = options.cluster or "default"
-    dram = options.dram_bytes or machine.suggest_dram_bytes(
-        machine.total_memory_bytes(), nodes=options.nodes
-    )
+    node = _draft_node(options)
     return ClusterConfig(
         cluster=cluster,
         context=options.context or cluster,
@@ -51,15 +50,29 @@ def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
         nodes=grow_nodes(
             (),
             count=options.nodes,
-            dram_bytes=dram,
-            kv_disk_bytes=options.kv_disk_bytes or 0,
-            disk_bytes=options.disk_bytes,
-            overflow=options.overflow or "",
+            dram_bytes=node.dram_bytes,
+            kv_disk_bytes=node.kv_disk_bytes,
+            disk_bytes=node.disk_bytes,
+            overflow=node.overflow,
         ),
         sockets=str(choose_sockets(layout.home, uid=os.geteuid())),
         home_is_ours=made,
         controlplane_command=options.controlplane_command,
         mover_command=options.mover_command,
+    )
+
+
+def _draft_node(options: UpOptions) -> NodeConfig:
+    """What each node of a cluster gets that has none yet."""
+    dram = options.dram_bytes or machine.suggest_dram_bytes(
+        machine.total_memory_bytes(), nodes=max(1, options.nodes)
+    )
+    return NodeConfig(
+        name="",
+        dram_bytes=dram,
+        kv_disk_bytes=options.kv_disk_bytes or 0,
+        disk_bytes=options.disk_bytes,
+        overflow=options.overflow or "",
     )
 
 
@@ -76,6 +89,7 @@ def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
     changes = _changes(options)
     nodes = tuple(msgspec.structs.replace(node, **changes) for node in known.nodes)
     check_memory(options, len(nodes))
+    like = nodes[0] if nodes else _draft_node(options)
     return msgspec.structs.replace(
         known,
         context=options.context or known.context,
@@ -84,10 +98,10 @@ def merge(known: ClusterConfig, options: UpOptions) -> ClusterConfig:
         nodes=grow_nodes(
             nodes,
             count=options.nodes,
-            dram_bytes=nodes[0].dram_bytes,
-            kv_disk_bytes=nodes[0].kv_disk_bytes,
-            disk_bytes=nodes[0].disk_bytes,
-            overflow=nodes[0].overflow,
+            dram_bytes=like.dram_bytes,
+            kv_disk_bytes=like.kv_disk_bytes,
+            disk_bytes=like.disk_bytes,
+            overflow=like.overflow,
         ),
         controlplane_command=options.controlplane_command or known.controlplane_command,
         mover_command=options.mover_command or known.mover_command,

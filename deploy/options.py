@@ -138,9 +138,9 @@ def check_options(options: UpOptions) -> None:
 
     Raises `InvalidArgument`.
     """
-    if not 1 <= options.nodes <= NODES_MAX:
+    if not 0 <= options.nodes <= NODES_MAX:
         raise InvalidArgument(
-            f"A cluster on one machine has 1 to {NODES_MAX} nodes, not {options.nodes}.",
+            f"A cluster on one machine has 0 to {NODES_MAX} nodes, not {options.nodes}.",
             hint="Give another number with --nodes.",
         )
     if options.dram_bytes is not None and options.dram_bytes < DRAM_BYTES_MIN:

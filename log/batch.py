@@ -42,6 +42,12 @@ def prepare(
     return tuple(_entry(cluster, draft, seen, bytes_max) for draft in drafts)
 
 
+def raw_entry(subject: str, payload: bytes) -> Entry:
+    """An event that is appended as it was published somewhere else. It has no id: two events of an
+    old log may have the same one."""
+    return Entry(EventId(""), subject, payload, datetime.min, None)
+
+
 def _entry(cluster: str, draft: Draft, seen: dict[str, Seq | None], bytes_max: int) -> Entry:
     subject = subject_of(cluster, draft.event)
     payload = encode(draft)

@@ -14,7 +14,7 @@ from typing import Final
 
 from nats.aio.client import Client
 
-from tensorcast.log.batch import Entry, prepare, stale
+from tensorcast.log.batch import Entry, prepare, raw_entry, stale
 from tensorcast.log.connection import FULL_DISK, Connection, Refused, explain
 from tensorcast.log.creation import DUPLICATE_WINDOW_S, State, check_identity, open_log, read_state
 from tensorcast.log.cursors import JetStreamCursors
@@ -101,6 +101,36 @@ class JetStreamLog:
             raise
         first = last - len(entries) + 1
         return tuple(Seq(first + offset) for offset in range(len(entries)))
+
+    async def append_raw(self, first: Seq, events: Sequence[tuple[str, bytes]]) -> Seq:
+        """Appends events as they are (subject and bytes, at most `APPEND_EVENTS_MAX`), the first
+        one at position `first`; returns the position of the last one. Safe to repeat: those that
+        are there already are left. Raises Conflict when the log does not end right before `first`
+        and has no such events there, Unavailable."""
+        entries = [raw_entry(subject, payload) for subject, payload in events]
+        try:
+            await publish(self._connection, entries, after=Seq(first - 1))
+        except Refused as refusal:
+            if refusal.error.err_code not in _STALE_OR_KNOWN:
+                raise explain(refusal.error) from refusal
+            known = await self._count_known(first, events)
+            if known < len(events):
+                await self.append_raw(Seq(first + known), events[known:])
+        return Seq(first + len(events) - 1)
+
+    async def _count_known(self, first: Seq, events: Sequence[tuple[str, bytes]]) -> int:
+        """How many of the events the log has at `first` and after, at least one. Raises Conflict
+        when the first or the last of these is another one there."""
+        known = min(len(events), await self.last_seq() - first + 1)
+        for offset in (0, known - 1):
+            there = await self.read_one(Seq(first + offset)) if known > 0 else None
+            if there is None or (there.subject, there.payload) != events[offset]:
+                raise Conflict(
+                    f"Event {first + offset} of the log is another one.",
+                    hint="Somebody else writes to it, or began with another log."
+                    " Bring this one into a new cluster.",
+                )
+        return known
 
     def _event_bytes_max(self) -> int:
         return min(EVENT_BYTES_MAX, self.nats.max_payload - _HEADER_BYTES_MAX)

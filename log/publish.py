@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,21 +16,31 @@ class _Ack(msgspec.Struct, frozen=True):
     seq: int
 
 
-async def publish(connection: Connection, entries: Sequence[Entry]) -> Seq:
+async def publish(
+    connection: Connection, entries: Sequence[Entry], *, after: Seq | None = None
+) -> Seq:
     """Publishes all entries or none; returns the position of the last one, the others are right
-    before it. Raises Refused, Unavailable, InvalidArgument for what the server cannot carry."""
+    before it. With `after` only if the object ends there. Raises Refused, Unavailable,
+    InvalidArgument for what the server cannot carry."""
+    place = {} if after is None else {"Nats-Expected-Last-Sequence": str(after)}
     if len(entries) > 1:
-        return await _commit(connection, entries)
+        return await _commit(connection, entries, place)
     (entry,) = entries
-    answer = await connection.ask(entry.subject, entry.payload, headers=_headers(entry))
+    answer = await connection.ask(entry.subject, entry.payload, headers=_headers(entry) | place)
     return Seq(parse_answer(answer, _Ack).seq)
 
 
-async def _commit(connection: Connection, entries: Sequence[Entry]) -> Seq:
-    """One atomic batch. Only its last message asks for an answer."""
+async def _commit(
+    connection: Connection, entries: Sequence[Entry], place: Mapping[str, str]
+) -> Seq:
+    """One atomic batch. Only its first message may say where the object ends, and only its last one
+    asks for an answer."""
     batch = secrets.token_hex(16)
     for number, entry in enumerate(entries[:-1], 1):
-        await connection.send(entry.subject, entry.payload, _batch_headers(entry, batch, number))
+        headers = _batch_headers(entry, batch, number)
+        if number == 1:
+            headers |= place
+        await connection.send(entry.subject, entry.payload, headers)
     last = entries[-1]
     headers = _batch_headers(last, batch, len(entries)) | {"Nats-Batch-Commit": "1"}
     answer = await connection.ask(last.subject, last.payload, headers=headers)
@@ -38,7 +48,7 @@ async def _commit(connection: Connection, entries: Sequence[Entry]) -> Seq:
 
 
 def _headers(entry: Entry) -> dict[str, str]:
-    headers: dict[str, str] = {"Nats-Msg-Id": entry.id}
+    headers: dict[str, str] = {"Nats-Msg-Id": entry.id} if entry.id else {}
     if entry.expected is not None:
         headers["Nats-Expected-Last-Subject-Sequence"] = str(entry.expected)
     return headers

@@ -116,13 +116,13 @@ class RowsPage(_Message, frozen=True, kw_only=True):
 
 
 class ImportEvents(_Message, frozen=True, kw_only=True):
-    """Verb `audit.import`: append these events (subject and bytes), the first one at position
-    `first`. From 1 on, into a log that has none; no policy and no timer acts until `is_last`.
-    Answer: `Imported`."""
+    """Verb `log.import` (those of `audit` only read): append these events (subject and bytes), the
+    first one at position `first`. From 1 on, into a log that has none; nobody else may write until
+    there are `total`. Answer: `Imported`, with the position of the last one."""
 
     first: Seq
     events: tuple[tuple[str, bytes], ...]
-    is_last: bool = False
+    total: int
 
 
 class Imported(_Message, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 from tensorcast.controlplane.services.api_answers import describe_event
 from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.gate import Gate
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.block_queries import Mention
@@ -193,6 +194,7 @@ class Rig:
             blocks=self.blocks,
             block_log=self.block_log,
             block_progress=Progress(),
+            gate=Gate(self.cursors),
         )
 
     @property

@@ -13,7 +13,7 @@ import typer
 from tensorcast.cli.causes import explain_chain, explain_why, read_pages, table_why
 from tensorcast.cli.events import event_flow, table_chain
 from tensorcast.cli.output import Answer, Note, Result
-from tensorcast.cli.proofs import export, verify
+from tensorcast.cli.proofs import bring_back, export, verify
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_time
 from tensorcast.schema.api import AuditQuery, EventInfo
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(verify)
 app.command()(export)
+app.command("import")(bring_back)
 EVENTS_MAX = 10**9
 FOLLOW_S = 0.5
 

@@ -58,7 +58,7 @@ class Teller:
 @app.command()
 def up(
     call: typer.Context,
-    nodes: Annotated[int, typer.Option(min=1, help="At least so many nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(min=0, help="At least so many nodes.")] = 1,
     data_dir: DataDir = None,
     dram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of each node, for example 4GiB.")

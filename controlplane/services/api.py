@@ -50,6 +50,7 @@ from tensorcast.schema.api_audit import (
     ExtentQuery,
     HashQuery,
     HeadsQuery,
+    ImportEvents,
     RowsQuery,
     VerifySpan,
 )
@@ -109,6 +110,7 @@ ROUTES = {
     "audit.verify": _route(VerifySpan, api_audit.verify_span),
     "audit.hashes": _route(HashQuery, api_audit.show_hashes),
     "audit.heads": _route(HeadsQuery, api_audit.show_heads),
+    "log.import": _route(ImportEvents, api_audit.import_events),
     "audit.rows": _route(RowsQuery, api_audit.show_rows),
     "blocks.stats": _route(Ask, api_blocks.block_stats),
     "blocks.spaces": _route(Ask, api_blocks.block_spaces),

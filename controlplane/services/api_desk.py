@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from tensorcast.controlplane.services.gate import Gate
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.block_queries import Mention
@@ -108,10 +109,13 @@ class Desk:
     blocks: BlockHistory
     block_log: BlockLog
     block_progress: Progress
+    gate: Gate
     proofs: Proofs | None = None
 
     def check_changeable(self) -> None:
-        """Raises Unavailable while the log is not the one whose events Postgres has."""
+        """Raises Unavailable while the log is not the one whose events Postgres has, or a log is
+        brought in."""
+        self.gate.check_open()
         refusal = self.progress.refusal
         if refusal is not None:
             raise Unavailable(f"Nothing can be changed. {refusal.message}", hint=refusal.hint)

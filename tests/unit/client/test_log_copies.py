@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tensorcast.client.log_copies import export_log, verify_log_file
+from tensorcast.client import log_copies
+from tensorcast.client.log_copies import Copied, export_log, import_log, verify_log_file
 from tensorcast.client.log_files import open_log_file
-from tensorcast.schema.api_audit import Extent, Life, RawEvent, RowsPage
+from tensorcast.schema.api_audit import Extent, Imported, ImportEvents, Life, RawEvent, RowsPage
 from tensorcast.schema.chain import GENESIS, chain_event
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
 from tensorcast.schema.heads import Head, public_key_of, sign
@@ -207,3 +208,87 @@ async def test_a_column_of_parquet_that_says_something_else_is_found(tmp_path):
     info = verify_log_file(path)
     assert (info.ok, info.first_bad.seq) == (False, 1)
     assert "do not say what its bytes say" in info.first_bad.reason
+
+
+# ---- into a cluster --------------------------------------------------------------------------
+
+
+class Target:
+    """A cluster that takes whatever it is given, in one piece or several."""
+
+    def __init__(self, cluster: str = "c") -> None:
+        self.cluster = cluster
+        self.asked: list[ImportEvents] = []
+
+    async def extent(self):
+        return Extent(cluster=self.cluster, lives=(), key=None)
+
+    async def hashes(self, log_epoch, seqs):
+        head, known = GENESIS, [GENESIS.hex()]
+        events = [event for request in self.asked for event in request.events]
+        for seq, (subject, payload) in enumerate(events, 1):
+            head = chain_event(head, log_epoch, seq, subject.encode(), payload)
+            known.append(head.hex())
+        return tuple(known[seq] for seq in seqs)
+
+    async def bring_in(self, request):
+        self.asked.append(request)
+        return Imported(last=Seq(request.first + len(request.events) - 1))
+
+
+async def bring(path, target) -> Copied:
+    return await import_log(target, path, lambda done, total: None)
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+async def test_a_copy_is_brought_in_event_by_event(tmp_path, parquet, monkeypatch):
+    monkeypatch.setattr(log_copies, "IMPORT_EVENTS", 4)
+    path, target = tmp_path / "log", Target()
+    copied = await copy(path, parquet=parquet)
+    assert await bring(path, target) == copied
+    assert [(one.first, len(one.events), one.total) for one in target.asked] == [
+        (1, 4, 6),
+        (5, 2, 6),
+    ]
+    assert tuple(payload for one in target.asked for _, payload in one.events) == PAYLOADS
+
+
+async def test_what_was_not_verified_is_not_brought_in(tmp_path):
+    path, target = tmp_path / "log", Target()
+    await copy(path)
+    more = b'{"log_epoch":1,"seq":7,"subject":"tc.c.log.node.n1","hash":"","event":{}}\n'
+    path.write_bytes(path.read_bytes().replace(b'{"end":6}\n', more + b'{"end":7}\n'))
+    assert (await bring(path, target)).events == len(PAYLOADS)
+    path.write_bytes(path.read_bytes().replace(b"ada", b"eve"))
+    target = Target()
+    with pytest.raises(Corrupt, match="Event 1 of log"):
+        await bring(path, target)
+    assert target.asked == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"cluster":"c"', b'"cluster":"d"', "signed head"),
+        (b'"last":6', b'"last":0', "not a whole log"),
+        (b'[{"log_epoch":1,"last":6,"first":1}]', b"[]", "it is missing"),
+    ],
+)
+async def test_a_file_that_says_something_else_is_refused(tmp_path, old, new, words):
+    path, target = tmp_path / "log", Target()
+    await copy(path)
+    raw = path.read_bytes()
+    assert raw.count(old) >= 1
+    path.write_bytes(raw.replace(old, new, 1))
+    with pytest.raises((Corrupt, InvalidArgument), match=words):
+        await bring(path, target)
+    assert target.asked == []
+
+
+async def test_a_part_and_another_clusters_log_are_refused(tmp_path):
+    await copy(tmp_path / "part", first=2)
+    await copy(tmp_path / "log")
+    with pytest.raises(InvalidArgument, match="not a whole log"):
+        await bring(tmp_path / "part", Target())
+    with pytest.raises(InvalidArgument, match="is the log of cluster 'c', not of 'd'"):
+        await bring(tmp_path / "log", Target("d"))

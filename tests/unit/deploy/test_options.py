@@ -23,7 +23,7 @@ NATS = EmbeddedNats(port=1, monitor_port=2, user="u", password="p")
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"nodes": 0},
+        {"nodes": -1},
         {"nodes": 65},
         {"dram_bytes": 1024},
         {"cluster": "Not A Name"},

@@ -76,8 +76,8 @@ def test_purge_of_a_folder_that_is_no_home_is_refused(tcctl: Tcctl, home: Path) 
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--nodes", "0"), "--nodes"),
-        (("--nodes", "1000"), "1 to 64 nodes"),
+        (("--nodes", "-1"), "--nodes"),
+        (("--nodes", "1000"), "0 to 64 nodes"),
         (("--dram", "much"), "no size"),
         (("--dram", "1KiB"), "at least"),
         (("--dram", "1000TiB"), "more than this machine has"),
