@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,7 @@ from tensorcast.client.model_files import read_mark
 from tensorcast.schema.errors import InvalidArgument
 
 TIMEOUT_S = 600.0
+WEIGHT_SUFFIXES: Final = frozenset({".safetensors", ".bin", ".pt", ".pth"})
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,3 +70,12 @@ def name_weights(options: Options, model: str) -> str:
             hint='Name their key: --model-loader-extra-config \'{"key": "..."}\'.',
         )
     return model
+
+
+def may_have_weights(model: str) -> bool:
+    """Whether vLLM can find weights for a model by itself: in its folder, or, for the name of one,
+    perhaps in a cache of its own."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return not folder.exists()
+    return any(entry.suffix in WEIGHT_SUFFIXES for entry in folder.iterdir())

@@ -4,7 +4,7 @@ vLLM's default loader stays in charge: it makes the model, checks that every par
 weights and processes them. Here it is only given other tensors, those of the mapped replica, and
 `Placement` sees to it that parameters which can lie in the replica do. Loading begins with the
 tensors that are there while the node brings the rest. When the layer is away, the checkpoint on
-disk is loaded, and the log says so.
+disk is loaded, and the log says so; when it answers that it has no such weights, nothing is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -23,14 +24,19 @@ from vllm.config import ModelConfig, VllmConfig
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-from tensorcast.client import Client, TensorCastError, connect
+from tensorcast.client import Client, InvalidArgument, NotFound, TensorCastError, connect
 from tensorcast.client.model_files import read_mark
 from tensorcast.client.sync import Arrival
 from tensorcast.engines.arriving import tensors_as_they_come
 from tensorcast.engines.placement import Memory, Placed, Placement
 from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.announcing import announce
-from tensorcast.engines.vllm.checkpoint import Options, name_weights, read_options
+from tensorcast.engines.vllm.checkpoint import (
+    Options,
+    may_have_weights,
+    name_weights,
+    read_options,
+)
 from tensorcast.engines.vllm.plugin import LOGGER
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]
@@ -123,7 +129,7 @@ class TensorCastModelLoader(DefaultModelLoader):
             self._client = opened.enter_context(self._connected())
             self._arrival = self._ask(self._client, name)
         except TensorCastError as error:
-            if not self.options.fallback:
+            if not self._may_fall_back(error, model_config):
                 raise
             LOGGER.warning(
                 "TensorCast has no weights %s for this engine (%s): it loads the checkpoint on"
@@ -173,12 +179,28 @@ class TensorCastModelLoader(DefaultModelLoader):
             self._arrival = self._client.follow(name, timeout=self.options.timeout_s)
             self._load(model, model_config)
         except TensorCastError as error:
-            if not self.options.fallback:
+            if not self._may_fall_back(error, model_config):
                 raise
             LOGGER.warning("TensorCast gave no weights (%s): it loads those on disk.", error)
             self._load_from_disk(model, model_config)
 
     # ---- from the disk -------------------------------------------------------------------------
+
+    def _may_fall_back(self, error: TensorCastError, model_config: ModelConfig) -> bool:
+        """Whether the disk may stand in. Never for weights that the layer says it does not have: an
+        engine that serves others than were asked for looks as if all were well. Says why not."""
+        is_answer = isinstance(error, NotFound | InvalidArgument)
+        if self.options.fallback and not is_answer and may_have_weights(model_config.model):
+            return True
+        LOGGER.error(
+            "The weights %s cannot be had: %s (context %s).",
+            self._name(model_config),
+            error,
+            self.options.context
+            or os.environ.get("TENSORCAST_CONTEXT")
+            or "of the last `tcctl up`",
+        )
+        return False
 
     def _load_from_disk(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
         self._arrival = None

@@ -6,7 +6,12 @@ import json
 
 import pytest
 
-from tensorcast.engines.vllm.checkpoint import Options, name_weights, read_options
+from tensorcast.engines.vllm.checkpoint import (
+    Options,
+    may_have_weights,
+    name_weights,
+    read_options,
+)
 from tensorcast.schema.errors import InvalidArgument
 
 
@@ -23,6 +28,14 @@ def test_then_what_the_folder_of_the_model_says(tmp_path):
 
 def test_then_the_name_of_the_model():
     assert name_weights(Options(), "meta/llama-8b") == "meta/llama-8b"
+
+
+def test_only_a_folder_with_weights_or_a_name_may_have_weights(tmp_path):
+    assert may_have_weights("meta/llama-8b")
+    assert not may_have_weights(str(tmp_path))
+    (tmp_path / "model.safetensors").touch()
+    assert may_have_weights(str(tmp_path))
+    assert not may_have_weights(str(tmp_path / "model.safetensors"))
 
 
 def test_a_folder_that_says_nothing_is_no_key(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tensorcast.engines.vllm import serving
-from tensorcast.schema.errors import InvalidArgument, TensorCastError, Unavailable
+from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError, Unavailable
 from tensorcast.schema.tensors import lay_out
 
 with warnings.catch_warnings():
@@ -156,6 +156,20 @@ def test_without_an_answer_the_disk_serves_and_the_log_says_it(config, caplog):
 def test_without_an_answer_and_without_a_way_back_it_fails(config):
     with pytest.raises(Unavailable, match="No mover"):
         Loader([Unavailable("No mover.")], fallback=False).load_weights(Model(), config)
+
+
+@pytest.mark.parametrize("answer", [NotFound("There is no k@1."), InvalidArgument("No key.")])
+def test_what_the_layer_does_not_have_is_never_replaced_by_other_weights(config, caplog, answer):
+    with pytest.raises(type(answer)):
+        Loader([answer]).load_weights(Model(), config)
+    assert "The weights k@1 cannot be had" in caplog.text
+
+
+def test_a_folder_without_weights_is_no_way_back(config, tmp_path, caplog):
+    config.model = str(tmp_path)
+    with pytest.raises(Unavailable, match="No mover"):
+        Loader([Unavailable("No mover.")]).load_weights(Model(), config)
+    assert "The weights k@1 cannot be had: No mover." in caplog.text
 
 
 def test_weights_that_stop_coming_are_asked_for_once_more(config, caplog):
