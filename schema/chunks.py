@@ -46,7 +46,7 @@ def chunk_range(chunk: int, size_bytes: int, chunk_bytes: int) -> ByteRange:
     return ByteRange(offset, min(chunk_bytes, size_bytes - offset))
 
 
-class ChunkSet(msgspec.Struct, frozen=True):
+class ChunkSet(msgspec.Struct, frozen=True, gc=False):
     """A set of chunk numbers as sorted, disjoint, non-touching half-open ranges.
 
     Raises ValueError for any other ranges, also when it comes off the wire.

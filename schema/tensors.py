@@ -84,7 +84,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 Index = tuple[TensorSpec, ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a reader and a transfer need to know of an artifact: its index, its size in bytes,
     its chunk size in bytes, and an XXH3-64 digest (8 bytes, big-endian) for each chunk."""
 

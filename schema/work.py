@@ -7,7 +7,7 @@ import msgspec
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier
 
 
-class _Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+class _Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", gc=False):
     artifact: ArtifactId
 
 

@@ -1,6 +1,6 @@
 """Makes snapshots of the fold, so that any moment of the history opens soon.
 
-It stands beside the persister, which never waits for it: it takes the view that the process has
+It stands beside the persister, which never waits for it: it notes the views that the process has
 anyway (views never change, so one can be kept at no cost), packs what changed in a thread, part by
 part with pauses, and writes it over a connection of its own. A history that has no snapshots yet
 (an older release made it, or the fold is another one now) is folded from its beginning, slowly.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -39,8 +40,10 @@ from tensorcast.schema.ids import Seq
 POLL_S: Final = 1.0
 RETRY_S: Final = 10.0
 PART_PAUSE_S: Final = 0.005
-FOLD_PAUSES: Final = 3
+FOLD_PAUSES: Final = 1
 """While it folds an old history it rests so many times as long as it works."""
+NOTED_MAX: Final = 64
+"""Most views that wait to be packed; beyond that it folds the history again later."""
 _logger = logging.getLogger(__name__)
 
 
@@ -78,6 +81,7 @@ class Snapshots:
         self._progress = progress
         self._every = events_every
         self._behind: ClusterView | None = None
+        self._noted: deque[ClusterView] = deque()
 
     async def run(self) -> None:
         """Checks what there is, drops what is not to be believed, and makes what comes. Ends when
@@ -91,6 +95,24 @@ class Snapshots:
                 await forget_from(connection, epoch, bad)
             last = await last_layer(connection, epoch)
             await connection.commit()
+        noting = asyncio.create_task(self._note())
+        try:
+            await self._make_all(epoch, last)
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+
+    async def _note(self) -> None:
+        """Keeps a view every so many events, so that a burst is packed when there is time for it
+        and never folded again: a view that is kept costs no more than what changes after it."""
+        while True:
+            live = self._follower.view
+            last = self._noted[-1].at if self._noted else Seq(0)
+            if live.at >= last + self._every and len(self._noted) < NOTED_MAX:
+                self._noted.append(live)
+            await asyncio.sleep(POLL_S)
+
+    async def _make_all(self, epoch: int, last: Layer | None) -> None:
         while True:
             wanted = Seq((last.seq if last else 0) + self._every)
             await self._until(wanted)
@@ -108,11 +130,12 @@ class Snapshots:
             await asyncio.sleep(POLL_S)
 
     async def _view_from(self, connection: AsyncConnection, epoch: int, wanted: Seq) -> ClusterView:
-        """A view after event `wanted`: the one of now, if that is near; otherwise that very one."""
-        live = self._follower.view
-        if wanted <= live.at < wanted + self._every:
+        """A view at or soon after event `wanted`: one that was noted, or else that very one."""
+        while self._noted and self._noted[0].at < wanted:
+            self._noted.popleft()
+        if self._noted and self._noted[0].at < wanted + self._every:
             self._behind = None
-            return live
+            return self._noted.popleft()
         view = self._behind or await open_snapshot(connection, epoch, wanted) or ClusterView()
         clock = asyncio.get_running_loop().time
         async for batch in read_history(connection, epoch, to_seq=wanted, after=view.at):

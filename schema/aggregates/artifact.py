@@ -54,7 +54,7 @@ TRANSITIONS: Mapping[tuple[ArtifactStatus | None, type[Event]], ArtifactStatus] 
 }
 
 
-class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`requests` are the replicas that somebody asked for: (node, tier), in order."""
 
     id: ArtifactId

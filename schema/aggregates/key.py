@@ -29,7 +29,7 @@ TRANSITIONS: Mapping[tuple[KeyStatus | None, type[Event]], KeyStatus] = {
 }
 
 
-class KeyState(msgspec.Struct, frozen=True, kw_only=True):
+class KeyState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`moves` counts the moves and removals from 1; it is what users see as the version."""
 
     key: Key

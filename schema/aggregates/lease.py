@@ -39,7 +39,7 @@ TRANSITIONS: Mapping[tuple[LeaseStatus | None, type[Event]], LeaseStatus] = {
 }
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`node` None: on every node. Renewals are not events: a timer watches for silence."""
 
     id: LeaseId

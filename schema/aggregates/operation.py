@@ -66,7 +66,7 @@ TRANSITIONS: Mapping[tuple[OperationStatus | None, type[Event]], OperationStatus
 OPEN = frozenset({OperationStatus.ISSUED, OperationStatus.RUNNING})
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`attempt` counts tries from 1; `cause` is the event that the policy answered; `epoch` is the
     life of the mover that runs it (0 before the first start)."""
 

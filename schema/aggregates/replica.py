@@ -68,7 +68,7 @@ TRANSITIONS: Mapping[tuple[ReplicaStatus | None, type[Event]], ReplicaStatus] = 
 _ABSENT = (None, ReplicaStatus.GONE, ReplicaStatus.LOST)
 
 
-class Replica(msgspec.Struct, frozen=True, kw_only=True):
+class Replica(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Invariant: status is READY only if `chunks` holds all of 0 .. chunks_total - 1."""
 
     id: ReplicaId

@@ -233,6 +233,7 @@ REPEATABLE = (
     commands.RequestVerification,
     commands.DrainNode,
     commands.ReportPressure,
+    commands.ReportRelief,
     commands.RetryOperation,
     commands.EmitSignal,
 )
