@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -130,6 +131,10 @@ def prepare_postgres(
     """
     account = choose_account(uid=os.geteuid(), known=postgres.run_as)
     folder = Path(postgres.folder) if postgres.folder else choose_folder(layout, account)
+    if not postgres.folder and folder != layout.postgres:
+        kept = set_aside(folder)
+        if kept is not None:
+            progress(f"the database of an earlier cluster of this place is kept in {kept}")
     with explained("make the Postgres data folder", folder):
         make_folder(folder, 0o755 if account else 0o700)
         programs = place_programs(folder, account)
@@ -143,6 +148,16 @@ def prepare_postgres(
         programs=str(programs),
         run_as=account.name if account else None,
     )
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Moves what an earlier home of the same path has left outside of it out of the way: it has
+    other passwords, and may be somebody's only copy. Returns where it lies then, if any was."""
+    if not (folder / "data").exists():
+        return None
+    number = next(n for n in count(1) if not folder.with_name(f"{folder.name}.{n}").exists())
+    with explained("move", folder):
+        return folder.rename(folder.with_name(f"{folder.name}.{number}"))
 
 
 def choose_folder(layout: Layout, account: Account | None) -> Path:

@@ -19,7 +19,7 @@ from tensorcast.cli.units import parse_time
 from tensorcast.schema.api import AuditQuery, EventInfo
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.events import EVENT_TYPES
-from tensorcast.schema.ids import Key, Seq, parse_node
+from tensorcast.schema.ids import Key, Seq, Tier, parse_node
 
 app = typer.Typer(
     help="The log of everything that happened.", add_completion=False, rich_markup_mode=None
@@ -216,6 +216,10 @@ def why(
         raise InvalidArgument(
             "Name an event, or an artifact and a node.",
             hint="As in `tcctl audit why 42` or `tcctl audit why --artifact KEY --node n2`.",
+        )
+    if tier is not None and tier not in [one.value for one in Tier]:
+        raise InvalidArgument(
+            f"{tier!r} is no tier.", hint=f"Use one of {', '.join(one.value for one in Tier)}."
         )
     with session_of(call).client() as client:
         info = client.api.why(event, artifact=artifact, node=node, tier=tier, limit=limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import Annotated, Final
 
 import typer
@@ -11,6 +12,7 @@ from tensorcast.cli.engines import describe_engine, table_engines
 from tensorcast.cli.output import Answer, Nothing, Result
 from tensorcast.cli.session import session_of
 from tensorcast.cli.units import parse_seconds
+from tensorcast.schema.errors import Unavailable
 
 WATCHER: Final = "tensorcast.engines.vllm.agent"
 app = typer.Typer(
@@ -81,6 +83,11 @@ def watch(
 ) -> Result:
     """Watch a vLLM engine: which blocks it holds, how busy it is. Runs until it is stopped."""
     session = session_of(call)
+    if find_spec("zmq") is None:
+        raise Unavailable(
+            "To watch an engine the package pyzmq is needed, which is not installed here.",
+            hint="Run `pip install 'tensorcast-taas[vllm]'`, or use the environment of vLLM.",
+        )
     options = {
         "--kv-events": kv_events,
         "--replay": replay,

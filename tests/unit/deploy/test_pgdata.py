@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tensorcast.deploy.options import EmbeddedPostgres
-from tensorcast.deploy.pgdata import choose_account, explain_failure, render_roles
+from tensorcast.deploy.pgdata import choose_account, explain_failure, render_roles, set_aside
 from tensorcast.schema.errors import OutOfCapacity, Unavailable
 
 
@@ -34,3 +34,15 @@ def test_a_failure_is_one_sentence(output, kind, words):
     error = explain_failure("initdb", output, Path("/pg"))
     assert type(error) is kind
     assert words in error.message
+
+
+def test_what_an_earlier_home_has_left_is_kept_beside(tmp_path):
+    folder = tmp_path / "place"
+    assert set_aside(folder) is None
+    for number in (1, 2):
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "PG_VERSION").write_text(str(number))
+        kept = set_aside(folder)
+        assert kept == tmp_path / f"place.{number}"
+        assert (kept / "data" / "PG_VERSION").read_text() == str(number)
+        assert not folder.exists()

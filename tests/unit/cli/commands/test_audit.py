@@ -142,3 +142,9 @@ def test_why_shows_the_tree(tcctl: Tcctl) -> None:
 )
 def test_why_needs_an_event_or_a_place(tcctl: Tcctl, line: str) -> None:
     assert tcctl("audit", "why", *line.split()).code == 2
+
+
+def test_why_refuses_a_tier_that_is_none(tcctl: Tcctl) -> None:
+    done = tcctl("audit", "why", "--artifact", "m@1", "--node", "n2", "--tier", "foo")
+    assert done.code == 2
+    assert "'foo' is no tier. Use one of" in done.err
