@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import subprocess
@@ -254,8 +255,8 @@ async def test_a_full_pool_reports_pressure_and_waits(node: MoverNode, nats_serv
                 application.put(content, key=f"m{n}")
             reading = application.get("m0")
             began = time.monotonic()
-            with pytest.raises(OutOfCapacity):
-                application.open_put(60 * MIB)
+            with pytest.raises(OutOfCapacity):  # in a thread: the observer must answer the server
+                await asyncio.to_thread(application.open_put, 60 * MIB)
             assert 5 < time.monotonic() - began < 20
             pressed = [e for e in await observer.events() if e.type == "node.pressured"]
             assert pressed
