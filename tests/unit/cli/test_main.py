@@ -83,7 +83,7 @@ def test_wrong_usage_is_one_sentence_and_exit_2(tcctl: Tcctl, line: str, words: 
 
 
 def test_a_number_out_of_range_is_told_in_a_sentence(tcctl: Tcctl) -> None:
-    message = tcctl("up", "--nodes", "0", "-o", "json").error["message"]
+    message = tcctl("up", "--nodes", "-1", "-o", "json").error["message"]
     assert message.endswith(".")
     assert not message.endswith("..")
 
