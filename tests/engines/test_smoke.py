@@ -17,6 +17,7 @@ from stack import Stack, running_stack
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(400)]
 
+SAVED_S_MAX = 30.0
 BLOCK = 128
 NODES = ("n1", "n2")
 CONNECTOR = {
@@ -80,7 +81,11 @@ def test_weights_and_blocks_of_one_engine_serve_another(engines: list[engine.Eng
     chosen = random.Random(1)
     ids = [chosen.randrange(5, 4000) for _ in range(8 * BLOCK + 5)]
     computed = first.generate(ids, 16)
-    time.sleep(1.0)  # its blocks are saved beside the answer
+    deadline = time.monotonic() + SAVED_S_MAX  # its blocks are saved beside the answer
+    while first.metrics().total("vllm:tensorcast_kv_saved_blocks_total") < 8:
+        assert time.monotonic() < deadline, "the blocks were not saved"
+        time.sleep(0.2)
+    time.sleep(2.0)  # the other node hears of them
     loaded = second.generate(ids, 16)
     assert loaded.tokens == computed.tokens
     assert (computed.cached_tokens, loaded.cached_tokens) == (0, 8 * BLOCK)
