@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "key": Entry("key", "The names of artifacts.", is_noun=True),
     "op": Entry("op", "Operations: the work of the nodes.", is_noun=True),
     "node": Entry("node", "The nodes of the cluster.", is_noun=True),
+    "context": Entry("context", "The clusters that you know, and which is in use.", is_noun=True),
     "engine": Entry("engine", "Inference engines, and the weights that they serve.", is_noun=True),
     "kv": Entry("kv", "KV blocks: what nodes hold, and what happened to them.", is_noun=True),
     "signal": Entry(

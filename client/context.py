@@ -84,30 +84,30 @@ def choose_node(context: Context, node: str) -> Context:
 
 def _named_or_environ(name: str | None, environ: Mapping[str, str]) -> Context:
     if name:
-        return _load(name, environ)
+        return load_context(name, environ)
     if environ.get("TENSORCAST_NATS_URL") or environ.get("TENSORCAST_SOCKET"):
         return _from_environ(environ)
-    named = environ.get("TENSORCAST_CONTEXT") or _current(environ)
-    return _load(named, environ) if named else _choose_known(environ)
+    named = environ.get("TENSORCAST_CONTEXT") or current_context(environ)
+    return load_context(named, environ) if named else _choose_known(environ)
 
 
 def is_chosen(environ: Mapping[str, str]) -> bool:
     """Whether a cluster is named by the environment or in use, so that none has to be guessed."""
     variables = ("TENSORCAST_NATS_URL", "TENSORCAST_SOCKET", "TENSORCAST_CONTEXT")
-    return any(environ.get(name) for name in variables) or bool(_current(environ))
+    return any(environ.get(name) for name in variables) or bool(current_context(environ))
 
 
 def _choose_known(environ: Mapping[str, str]) -> Context:
     """The context to use when none is current: the one of TENSORCAST_HOME, else the only one."""
-    known = _known(environ)
+    known = list_contexts(environ)
     if not known:
         raise Unavailable("No cluster is known on this machine.", hint=START_HINT)
     home = environ.get("TENSORCAST_HOME")
     if not home and len(known) == 1:
-        return _load(known[0], environ)
+        return load_context(known[0], environ)
     for name in known if home else ():
         with suppress(InvalidArgument, NotFound, PermissionDenied):
-            found = _load(name, environ)
+            found = load_context(name, environ)
             if found.home and Path(found.home).resolve() == Path(home or "").resolve():
                 return found
     raise Unavailable(
@@ -116,8 +116,8 @@ def _choose_known(environ: Mapping[str, str]) -> Context:
     )
 
 
-def _known(environ: Mapping[str, str]) -> list[str]:
-    """The names of the contexts that there are, sorted."""
+def list_contexts(environ: Mapping[str, str]) -> list[str]:
+    """The names of the contexts that there are, sorted. Raises PermissionDenied."""
     try:
         paths = list((config_folder(environ) / "contexts").glob("*.json"))
     except PermissionError as error:
@@ -137,7 +137,8 @@ def _from_environ(environ: Mapping[str, str]) -> Context:
     )
 
 
-def _current(environ: Mapping[str, str]) -> str:
+def current_context(environ: Mapping[str, str]) -> str:
+    """The name of the context in use; empty when none is. Raises PermissionDenied."""
     try:
         return (config_folder(environ) / "current").read_text()[:256].strip()
     except FileNotFoundError:
@@ -146,7 +147,9 @@ def _current(environ: Mapping[str, str]) -> str:
         raise PermissionDenied(f"{error.filename} cannot be read.") from error
 
 
-def _load(name: str, environ: Mapping[str, str]) -> Context:
+def load_context(name: str, environ: Mapping[str, str]) -> Context:
+    """The context of this name. Reads a file. Raises NotFound, InvalidArgument,
+    PermissionDenied."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{name!r} is not the name of a context.", hint="Use letters, digits, '.', '_', '-'."

@@ -68,6 +68,11 @@ def write_context(folder: Path, name: str, context: Context) -> None:
             write_private(path, data)
 
 
+def use_context(folder: Path, name: str) -> None:
+    """Make an existing context the current one."""
+    write_private(folder / "current", f"{name}\n".encode())
+
+
 def read_home(folder: Path, name: str) -> str | None:
     """The home that a context leads to; None when there is no such context or it has no home."""
     try:

@@ -14,6 +14,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -24,11 +25,11 @@ import msgspec
 
 from tensorcast.client.api import ControlPlane
 from tensorcast.client.context import Context
-from tensorcast.client.position import Position
 from tensorcast.engines.identity import NAME_VARIABLE, Identity
+from tensorcast.engines.leaving import LEAVE_S, leave, make_api, note_engine
 from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.api import Executed
-from tensorcast.schema.commands import LeaveEngine, RegisterEngine, ServeWeights
+from tensorcast.schema.commands import RegisterEngine, ServeWeights
 from tensorcast.schema.errors import NotFound, Rejected, TensorCastError, Timeout
 from tensorcast.schema.ids import ArtifactId, EngineId, NodeId, parse_engine
 
@@ -37,7 +38,6 @@ PULSES_A_TTL = 5
 LOOK_S = 10.0
 """So often it looks whether it is still known as it should be."""
 RETRY_S = 0.5
-LEAVE_S = 2.0
 LOGGER = logging.getLogger("vllm.tensorcast")
 
 Load = Callable[[], Mapping[str, float]]
@@ -194,14 +194,7 @@ class Presence:
     async def _run(self) -> None:
         with self._lock:
             self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        context = self._context
-        api = ControlPlane(
-            context.nats_url,
-            context.cluster,
-            f"engine:{self.engine}",
-            Position(),
-            access=context.access,
-        )
+        api = make_api(self._context, self.engine)
         try:
             await self._keep(api)
         finally:
@@ -296,12 +289,8 @@ class Presence:
             self._told.notify_all()
 
     async def _leave(self, api: ControlPlane) -> None:
-        if not self._is_described or self._is_replaced:
-            return
-        command = LeaveEngine(engine=self.engine, life=self._description.life)
-        with contextlib.suppress(TensorCastError, TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await api.execute(command)
+        if self._is_described and not self._is_replaced:
+            await leave(api, self.engine, self._description.life)
 
 
 _shared: dict[tuple[str, str], Presence] = {}
@@ -327,5 +316,6 @@ def share_presence(
             )
             _shared[identity.name, identity.life] = found.start()
             atexit.register(found.close)
+            note_engine(context, identity.name, identity.life, os.environ)
     found.describe(model=model, url=identity.url)
     return found

@@ -7,6 +7,7 @@ MODEL is a folder or a name of Hugging Face; PYTHON the interpreter that has vLL
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -84,6 +85,12 @@ def main(model: str, python: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else sys.executable)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("python", metavar="PYTHON", nargs="?", default=sys.executable)
+    given = parser.parse_args()
+    try:
+        main(given.model, given.python)
+    except (tc.TensorCastError, OSError) as error:
+        sys.exit(f"Error: {error}")

@@ -12,6 +12,7 @@ The two engines may be on two nodes. Send your requests to port 8000.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import urllib.error
@@ -71,8 +72,23 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(part)
 
 
+def as_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: http://HOST:PORT is one.")
+    return text.rstrip("/")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
-        sys.exit(__doc__)
-    with Router(sys.argv[1], sys.argv[2], int(sys.argv[3])) as router:
-        router.serve_forever()
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("prefill", metavar="PREFILL_URL", type=as_url)
+    parser.add_argument("decode", metavar="DECODE_URL", type=as_url)
+    parser.add_argument("port", metavar="PORT", type=int)
+    given = parser.parse_args()
+    try:
+        with Router(given.prefill, given.decode, given.port) as router:
+            router.serve_forever()
+    except (OSError, OverflowError) as error:
+        sys.exit(f"Error: port {given.port} cannot be used: {error}")
+    except KeyboardInterrupt:
+        pass

@@ -8,6 +8,7 @@ The servers need VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config '{"backend"
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
@@ -17,8 +18,7 @@ import tensorcast as tc
 from tensorcast.engines.vllm.updates import update_engines
 
 
-def main(arguments: list[str]) -> None:
-    folder, *urls = arguments or [""]
+def main(folder: str, urls: list[str]) -> None:
     with tc.connect() as client:
         # What a trainer has: a state dict in the form of a checkpoint.
         weights = tc.load(folder) if folder else {"w": torch.full((256, 256), time.time())}
@@ -41,7 +41,12 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("folder", metavar="CHECKPOINT", nargs="?", default="")
+    parser.add_argument("urls", metavar="URL", nargs="*")
+    given = parser.parse_args()
     try:
-        main(sys.argv[1:])
-    except tc.TensorCastError as error:
+        main(given.folder, given.urls)
+    except (tc.TensorCastError, OSError) as error:
         sys.exit(f"Error: {error}")

@@ -7,6 +7,7 @@ python examples/vllm_weights.py MODEL_FOLDER --run   and starts it, if vLLM is i
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -29,9 +30,9 @@ def make_model(folder: Path) -> Path:
     return folder
 
 
-def main(arguments: list[str]) -> None:
+def main(folder: str | None, *, runs: bool) -> None:
     with tc.connect() as client, tempfile.TemporaryDirectory() as scratch:
-        model = Path(arguments[0]) if arguments else make_model(Path(scratch))
+        model = Path(folder) if folder else make_model(Path(scratch))
 
         # The folder is one artifact: its tensors, in the order of engines, and its small files.
         artifact = client.put(model)
@@ -49,12 +50,19 @@ def main(arguments: list[str]) -> None:
         server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command = [*server, "--model", str(bare), "--load-format", "tensorcast"]
         print(f"now run     {' '.join(command)}")
-        if "--run" in arguments:
+        if runs:
             subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("folder", metavar="MODEL_FOLDER", nargs="?")
+    parser.add_argument("--run", action="store_true", help="starts vLLM")
+    given = parser.parse_args()
     try:
-        main(sys.argv[1:])
-    except tc.TensorCastError as error:
+        main(given.folder, runs=given.run)
+    except (tc.TensorCastError, OSError) as error:
         sys.exit(f"Error: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)

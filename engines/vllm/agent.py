@@ -36,9 +36,11 @@ from tensorcast.engines.vllm.metrics import (
 from tensorcast.engines.vllm.telling import Teller
 from tensorcast.schema.api import EngineInfo
 from tensorcast.schema.errors import (
+    Conflict,
     Corrupt,
     InvalidArgument,
     NotFound,
+    Rejected,
     TensorCastError,
     Timeout,
     Unavailable,
@@ -58,6 +60,16 @@ START_S_MAX: Final = 600.0
 RETRY_S: Final = 1.0
 AGAIN_S: Final = 5.0
 TOPIC: Final = "engine.load"
+FAILED: Final = 1
+EXITS: Final = {
+    InvalidArgument.code: 2,
+    NotFound.code: 3,
+    Conflict.code: 4,
+    Rejected.code: 4,
+    Timeout.code: 5,
+    Unavailable.code: 6,
+}
+"""The exit codes of `tcctl`, which this program is a command of."""
 _logger = logging.getLogger("tensorcast.engines.vllm.agent")
 
 
@@ -78,8 +90,9 @@ class Settings(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT (0), or until something breaks (1). An agent that its engine has
-    started goes on after what may pass, and ends with the engine."""
+    """Runs until SIGTERM or SIGINT (0), or until something breaks (as `tcctl` ends: 6 for a cluster
+    that cannot be reached). An agent that its engine has started goes on after what may pass, and
+    ends with the engine."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -91,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not errors:
             return 0
         if settings.life is None or not all(error.retryable for error in errors):
-            return 1
+            return EXITS.get(errors[0].code, FAILED)
         time.sleep(AGAIN_S)
 
 

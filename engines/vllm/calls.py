@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from typing import Final, TypeVar
 
 import msgspec
 
-from tensorcast.schema.errors import Corrupt, NotFound, TensorCastError, Unavailable
+from tensorcast.schema.errors import (
+    Corrupt,
+    ErrorBody,
+    InvalidArgument,
+    NotFound,
+    TensorCastError,
+    Unavailable,
+    from_body,
+)
 
 ANSWER_BYTES_MAX: Final = 64 << 20
 ERROR_BYTES_MAX: Final = 64 << 10
@@ -20,10 +29,36 @@ FETCH_S: Final = 5.0
 T = TypeVar("T")
 
 
-class EngineRefused(Unavailable):
-    """A server answers that it does not do what it was asked for. `status` is that of HTTP."""
+class EngineRefused(TensorCastError):
+    """A server answers that it does not do what it was asked for. `status` is that of HTTP. Each is
+    an error of another class, too: of the one that our back end in the engine raised, if it did;
+    else InvalidArgument where the request was wrong, and Unavailable where the engine failed."""
 
     status = 0
+
+
+_MARKED: Final = re.compile(r"TensorCast \[(\w+)\]: (.*) \[end\]", re.DOTALL)
+_WRAPPED: Final = re.compile(
+    r"(?:Call to \w+ method failed: )?(?:Worker failed with error '(.*)', please check .*|(.*))",
+    re.DOTALL,
+)
+_kinds: Final[dict[type[TensorCastError], type[EngineRefused]]] = {}
+
+
+def mark(error: TensorCastError) -> TensorCastError:
+    """The same error with a text that is found again, with its class, in what the server answers:
+    vLLM wraps the texts of errors into its own and drops the rest."""
+    return type(error)(f"TensorCast [{error.code}]: {error} [end]")
+
+
+def unwrap(text: str) -> TensorCastError:
+    """The error in a server's answer, without what vLLM has put around it."""
+    marked = _MARKED.search(text)
+    if marked:
+        return from_body(ErrorBody(code=marked[1], message=marked[2]))
+    found = _WRAPPED.fullmatch(text)
+    inner = next((part for part in found.groups() if part is not None), text) if found else text
+    return TensorCastError(inner)
 
 
 def fetch(url: str) -> bytes:
@@ -64,10 +99,20 @@ def refusal(url: str, status: int, content: bytes) -> TensorCastError:
     answer = parse(content)
     said = answer.get("error", answer.get("detail")) if isinstance(answer, dict) else None
     said = said.get("message", said) if isinstance(said, dict) else said
-    text = str(said or content.decode(errors="replace"))[:ERROR_CHARS_MAX].strip()
-    refused = EngineRefused(
-        f"{url} answers {status}: {text}", hint="The log of the engine says more."
-    )
+    error = unwrap(str(said or content.decode(errors="replace")).strip())
+    text = error.message[:ERROR_CHARS_MAX]
+    if type(error) is not TensorCastError:  # ours says all that there is to say
+        return _refused(type(error), status, f"{url} refuses: {text}", "")
+    is_ours = http.client.BAD_REQUEST <= status < http.client.INTERNAL_SERVER_ERROR
+    kind = InvalidArgument if is_ours else Unavailable
+    hint = "" if is_ours else "The log of the engine says more."
+    return _refused(kind, status, f"{url} answers {status}: {text}", hint)
+
+
+def _refused(kind: type[TensorCastError], status: int, text: str, hint: str) -> EngineRefused:
+    if kind not in _kinds:
+        _kinds[kind] = type(kind.__name__, (kind, EngineRefused), {"__doc__": kind.__doc__})
+    refused = _kinds[kind](text, hint=hint)
     refused.status = status
     return refused
 

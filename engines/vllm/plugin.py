@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from tensorcast.engines.ending import expect_end
 from tensorcast.engines.identity import identify, is_first_process
 from tensorcast.engines.late import when_imported
 from tensorcast.engines.vllm.watching import is_wanted, start_agent
@@ -40,6 +41,8 @@ def register() -> None:
         os.getpid(),
         engine_version(),
     )
+    if is_first:
+        expect_end(engine, os.environ)
     if is_first and is_wanted(os.environ):
         start_agent(engine, os.environ)
     when_imported("vllm.model_executor.model_loader", register_loader)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
@@ -44,10 +44,11 @@ from tensorcast.client.tensors import name_dtypes
 from tensorcast.engines.updating import Updater, Weights, explain
 from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.announcing import announce, find_start
+from tensorcast.engines.vllm.calls import mark
 from tensorcast.engines.vllm.disk import DiskWeights
 from tensorcast.engines.vllm.plugin import LOGGER
 from tensorcast.engines.vllm.updates import SESSION, Session
-from tensorcast.schema.errors import InvalidArgument, Rejected
+from tensorcast.schema.errors import InvalidArgument, Rejected, Unavailable
 from tensorcast.schema.ids import is_artifact_id
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
             found: InitInfo = super().parse_init_info(init_dict)
             return found
         except ValueError as error:
-            return InitInfo(problem=str(error))
+            return InitInfo(problem=f"{error}. {name_fields(InitInfo)}")
 
     def parse_update_info(self, update_dict: dict[str, object]) -> UpdateInfo:
         """As `parse_init_info`."""
@@ -136,18 +137,18 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
             found: UpdateInfo = super().parse_update_info(update_dict)
             return found
         except ValueError as error:
-            return UpdateInfo(problem=str(error))
+            return UpdateInfo(problem=f"{error}. {name_fields(UpdateInfo)}")
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects; may be repeated, and changes nothing then."""
-        problem = ""
+        failed: TensorCastError | None = None
         try:
             self._init(init_info)
         except TensorCastError as error:
-            problem = str(error)
-        problem = self.agree(problem)
+            failed = error
+        problem = self.agree(explain(failed))
         if problem:
-            self._tell(InvalidArgument(problem))
+            self._tell(failed or Unavailable(f"On another rank of this engine: {problem}"))
 
     def start_weight_update(self) -> None:
         """Begins anew: what an update that never ended has brought is forgotten."""
@@ -237,7 +238,7 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         if not self._speaks:
             return
         if isinstance(error, TensorCastError):
-            raise error
+            raise mark(error) from error
         raise RuntimeError(f"The old weights serve on. {explain(error)}") from error
 
     def _note(self, session: Session) -> None:
@@ -300,6 +301,11 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         if self._client is None:
             self._client = self._connect(InitInfo())
         return self._client
+
+
+def name_fields(info: type[InitInfo | UpdateInfo]) -> str:
+    """A sentence that says what an info may name."""
+    return f"Known are {', '.join(one.name for one in fields(info) if one.name != 'problem')}."
 
 
 def pack_text(text: str) -> torch.Tensor:

@@ -296,6 +296,12 @@ def context_of(cluster: Cluster) -> Context:
     return resolve_context(None, None, cluster.env)
 
 
+def loads(one: engine.Engine) -> list[float]:
+    """What was found, and what of it came and what did not."""
+    metrics, kinds = one.metrics(), ("hit_blocks", "loaded_blocks", "failed_blocks")
+    return [metrics.total(f"vllm:tensorcast_kv_{kind}_total") for kind in kinds]
+
+
 def update_and_compare(engines: Engines, updated: engine.Engine) -> None:
     ids, other = prompt(1000, 120), prompt(1000, 121)
     wanted = engines.expect(ids)
@@ -305,11 +311,10 @@ def update_and_compare(engines: Engines, updated: engine.Engine) -> None:
         for seed in (1, 0):
             state = load_file(tiny_model(seed) / "model.safetensors")
             update_engines(client, [updated.url], client.publish("kv-test", state))
-            before = updated.metrics().total("vllm:tensorcast_kv_loaded_blocks_total")
+            before = loads(updated)
             found = updated.generate(ids, TOKENS)
-            after = updated.metrics().total("vllm:tensorcast_kv_loaded_blocks_total")
             assert (found.tokens == wanted) == (seed == 0)
-            assert (found.cached_tokens, after) == (0, before)
+            assert (found.cached_tokens, loads(updated)) == (0, before)
             assert reload(updated, ids).tokens == found.tokens
             assert reload(updated, ids).cached_tokens == 7 * BLOCK
             updated.generate(other, TOKENS)

@@ -207,8 +207,11 @@ def without(tensors, name):
 )
 def test_weights_of_another_model_are_refused(server, client, expected, at_zero, make, why):
     wrong = client.publish("wrong", make(weights(1)))
-    with pytest.raises(Unavailable, match=why):
+    with pytest.raises(
+        InvalidArgument, match=f"{server.url}/update_weights refuses: .*{why}"
+    ) as told:
         update_engines(client, [server.url], wrong)
+    assert "collective_rpc" not in str(told.value)
     stays(server, client, expected, at_zero)
 
 
@@ -288,6 +291,14 @@ def test_every_change_is_an_event_of_the_engine(server, client):
     events = client.api.audit(AuditQuery(what="vllm-0"))
     assert {event.actor for event in events} == {"engine:vllm-0"}
     assert [event.type for event in events].count("engine.registered") == 1
+
+
+def test_an_engine_that_is_stopped_has_left(server, client):
+    server.stop()
+    deadline = time.monotonic() + 60
+    while client.engine("vllm-0").state == "up" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert client.engine("vllm-0").state == "left"  # nobody waited for its signs of life
 
 
 # ---- several ranks, in processes of their own, their weights from the disk

@@ -119,6 +119,7 @@ class SchedulerPart:
         who does not tell us: then blocks are this engine's own from now on."""
         versions = self.side.versions
         versions.clear()
+        self.side.doubt_weights()
         transfer = getattr(self._config, "weight_transfer_config", None)
         if transfer.backend == OUR_TRANSFER if transfer is not None else versions.are_told:
             return

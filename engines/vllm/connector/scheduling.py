@@ -38,6 +38,8 @@ LOGGER = logging.getLogger("vllm.tensorcast")
 
 RETRY_S: Final = 1.0
 """What could not be saved is tried again after so long."""
+DOUBT_S_MAX: Final = 1.0
+"""So long a request waits at most for the workers to say which weights they have."""
 HERE: Final = (State.IN_MEMORY, State.ON_DISK)
 
 
@@ -146,17 +148,27 @@ class SchedulerSide:
         self._plan = StepPlan()
         self._finishing: list[str] = []
         self._counters = Counters()
+        self._doubted_until_s = 0.0
 
     def know_workers(self, ranks: Sequence[int], parts: int) -> None:
         """Who keeps a piece of each block."""
         self._ranks, self._parts = sorted(ranks), parts
+
+    def doubt_weights(self) -> None:
+        """The workers may have other weights by now. They say it with their next step, and until
+        then no request is looked up: one that comes meanwhile waits for a step without work."""
+        self._doubted_until_s = self._clock() + DOUBT_S_MAX
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        return self._clock() < self._doubted_until_s
 
     # ---- a request comes -----------------------------------------------------------------------
 
     def begin(self, request: Request) -> None:
         """Asks where the blocks of a request are, before it is scheduled."""
         space = self.versions.space()
-        if space is None or not request.block_hashes:
+        if space is None or self._is_in_doubt or not request.block_hashes:
             return
         before = self._asked.get(request.request_id)
         if before is not None and before.space == space:
@@ -171,6 +183,8 @@ class SchedulerSide:
 
     def match(self, request: Request, computed_tokens: int) -> int | None:
         """How many tokens after the computed ones can be loaded; None: not known yet."""
+        if self._is_in_doubt:
+            return None
         before = self._tracks.get(request.request_id)
         if before is not None and before.is_started:  # the engine took its blocks back
             self._begin_anew(before)
@@ -337,6 +351,8 @@ class SchedulerSide:
 
     def take_report(self, report: StepReport) -> None:
         """What the workers did."""
+        if report.weights:
+            self._doubted_until_s = 0.0
         self.versions.hear(report.weights)
         for request_id in report.failed:
             track = self._tracks.get(request_id)

@@ -1,6 +1,8 @@
 import pytest
 
+from tensorcast.cli.exits import Exit, exit_of
 from tensorcast.engines.identity import LIFE_VARIABLE
+from tensorcast.engines.vllm import agent
 from tensorcast.engines.vllm.agent import (
     Settings,
     _Source,
@@ -12,7 +14,15 @@ from tensorcast.engines.vllm.agent import (
     parse_arguments,
 )
 from tensorcast.engines.vllm.events import Sources
-from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.errors import (
+    Conflict,
+    Corrupt,
+    InvalidArgument,
+    NotFound,
+    Rejected,
+    Timeout,
+    Unavailable,
+)
 from tensorcast.schema.ids import parse_engine
 from tensorcast.schema.signals import parse_topic
 
@@ -22,6 +32,20 @@ def test_a_command_line():
         ["http://h:8000/", "--kv-events", "tcp://h:1", "--replay", "tcp://h:2", "--engine", "e1"]
     )
     assert settings == Settings("http://h:8000", "tcp://h:1", "tcp://h:2", "e1", None, None, 2.0)
+
+
+def test_without_a_cluster_it_ends_as_tcctl_does(monkeypatch, tmp_path, caplog):
+    for name in ("TENSORCAST_NATS_URL", "TENSORCAST_SOCKET", "TENSORCAST_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TENSORCAST_CONFIG_DIR", str(tmp_path))
+    assert agent.main(["http://127.0.0.1:9"]) == Exit.UNREACHABLE
+    assert "No cluster is known" in caplog.text
+    assert agent.main(["http://127.0.0.1:9", "--context", "nobody"]) == Exit.NOT_FOUND
+
+
+def test_each_error_has_the_exit_code_of_tcctl():
+    for kind in (InvalidArgument, NotFound, Conflict, Rejected, Timeout, Unavailable, Corrupt):
+        assert agent.EXITS.get(kind.code, agent.FAILED) == exit_of(kind("x"))
 
 
 def test_an_agent_that_the_engine_starts_knows_its_life(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -13,11 +14,19 @@ from tensorcast.engines.vllm.calls import (
     ask,
     decode,
     fetch,
+    mark,
     parse,
     read_models,
     refusal,
 )
-from tensorcast.schema.errors import Corrupt, NotFound, Unavailable
+from tensorcast.schema.errors import (
+    Conflict,
+    Corrupt,
+    InvalidArgument,
+    NotFound,
+    Rejected,
+    Unavailable,
+)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -106,3 +115,38 @@ def test_the_models_of_a_server():
     assert read_models(b"{}") == ()
     with pytest.raises(Corrupt):
         read_models(b'{"data": 1}')
+
+
+PLAIN = "Call to collective_rpc method failed: {}"
+OF_A_WORKER = (
+    "Call to collective_rpc method failed: Worker failed with error '{}', "
+    "please check the stack trace above for the root cause"
+)
+
+
+@pytest.mark.parametrize("wrapped", [PLAIN, OF_A_WORKER])
+def test_an_error_of_ours_comes_through_an_engine_with_its_class(wrapped):
+    told = mark(InvalidArgument("They don't fit [w].", hint="Of the same model?"))
+    content = json.dumps({"error": {"message": wrapped.format(told), "code": 500}}).encode()
+    error = refusal("http://h/x", 500, content)
+    assert isinstance(error, InvalidArgument)
+    assert isinstance(error, EngineRefused)
+    assert (error.status, error.code) == (500, "invalid_argument")
+    assert str(error) == "http://h/x refuses: They don't fit [w]. Of the same model?"
+    told = mark(Rejected("No."))
+    error = refusal("u", 500, wrapped.format(told).encode())
+    assert isinstance(error, Conflict)
+    assert not isinstance(error, Unavailable)
+
+
+@pytest.mark.parametrize("wrapped", [PLAIN, OF_A_WORKER])
+def test_an_error_of_the_engine_is_told_without_its_wrapping(wrapped):
+    error = refusal("u", 500, wrapped.format("start it's first.").encode())
+    assert error.message == "u answers 500: start it's first."
+    assert isinstance(error, Unavailable)
+    assert isinstance(refusal("u", 400, b"Missing 'version'"), InvalidArgument)
+
+
+def test_a_text_that_pretends_to_be_ours_is_an_error_all_the_same():
+    error = refusal("u", 500, b"TensorCast [nonsense]: x [end]")
+    assert error.message == "u answers 500: x"

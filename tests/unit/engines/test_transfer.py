@@ -64,6 +64,9 @@ def test_what_it_does_not_know_is_told_later_by_one_rank(bare):
     assert bare.parse_update_info({"version": "v", "artifact": ART}).check
     for parse in (bare.parse_init_info, bare.parse_update_info):
         assert "unexpected" in parse({"bytes": 1}).problem
+    assert parse({"bytes": 1}).problem.endswith(
+        ". Known are version, artifact, check, timeout_s, cancel."
+    )
 
 
 def test_one_rank_agrees_with_itself(bare):

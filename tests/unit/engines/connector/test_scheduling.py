@@ -9,7 +9,11 @@ import pytest
 
 from tensorcast.engines.vllm.connector.lookups import Lookups
 from tensorcast.engines.vllm.connector.messages import StepReport
-from tensorcast.engines.vllm.connector.scheduling import RETRY_S, SchedulerSide
+from tensorcast.engines.vllm.connector.scheduling import (
+    DOUBT_S_MAX,
+    RETRY_S,
+    SchedulerSide,
+)
 from tensorcast.engines.vllm.connector.space import block_keys
 from tensorcast.engines.vllm.connector.versions import Versions
 from tensorcast.schema.block_wire import State
@@ -380,3 +384,27 @@ def test_promises_that_make_no_sense_do_no_harm(world: World, said):
     world.keep("p", 3)
     request = Request("r", 60, kv_transfer_params={"tensorcast": said})
     assert world.match(request) == 3 * SIZE
+
+
+def test_after_the_cache_was_emptied_the_workers_say_first_which_weights_they_have(world: World):
+    world.keep("p", 2)
+    world.side.doubt_weights()
+    request = Request("r", 60)
+    world.side.begin(request)
+    assert world.side.match(request, 0) is None
+    assert not world.asked_nodes  # the old weights' blocks are asked for by nobody
+    world.side.plan(Step())  # a step without work, which has the workers report
+    world.report(weights="w2")
+    assert world.match(request) == 0
+    plan = world.run(request, 0, 60, [1, 2, 3, 4])
+    assert plan.weights == "w2"
+    assert {job.space for job in plan.saves} == {"space-w2"}
+
+
+def test_workers_that_say_nothing_are_not_waited_for_for_ever(world: World):
+    world.keep("p", 2)
+    world.side.doubt_weights()
+    request = Request("r", 60)
+    assert world.side.match(request, 0) is None
+    world.now_s += DOUBT_S_MAX
+    assert world.match(request) == 2 * SIZE
