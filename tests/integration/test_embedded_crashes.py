@@ -31,7 +31,7 @@ def zombies_of(pid: int) -> list[psutil.Process]:
     return [process for process in family if process.status() == psutil.STATUS_ZOMBIE]
 
 
-def wait_until(condition, *, timeout_s: float = 10) -> None:
+def wait_until(condition, *, timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -70,7 +70,8 @@ def test_no_descriptor_is_leaked_by_restarts(home):
     before = supervisor.num_fds()
     for _ in range(3):
         home.wait_restarted("n1", old_pid=kill(home, "n1"))
-    wait_until(lambda: supervisor.num_fds() == before)
+    # Not `==`: while it was counted first, somebody may have been connected.
+    wait_until(lambda: supervisor.num_fds() <= before)
     mover = psutil.Process(home.service("n1").pid)
     assert mover.num_fds() == 3 + 2  # the three standard ones and the two that were kept
 
