@@ -124,6 +124,8 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
         self._nats: Nats | None = None
         self._left_behind: list[Nats | None] = []
         self._connecting = asyncio.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.user = access.user
 
     # ---- asking ------------------------------------------------------------------------------
 
@@ -459,6 +461,7 @@ class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, Audit
     async def connect(self) -> Nats:
         """The connection to NATS, made when there is none. Raises Unavailable."""
         async with self._connecting:
+            self.loop = asyncio.get_running_loop()
             changed_at = key_changed_at(self._access)
             if self._nats is None or self._nats.is_closed or changed_at != self._key_changed_at:
                 former, self._nats = self._nats, await self._make()

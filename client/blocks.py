@@ -13,6 +13,7 @@ import xxhash
 
 from tensorcast.client.blocks_buffers import flat_views, shape_views, write_staged
 from tensorcast.client.blocks_fetch import BlockFetcher
+from tensorcast.client.blocks_frames import SignTicket
 from tensorcast.client.blocks_guess import BlockGuesses
 from tensorcast.client.blocks_memory import EVERYTHING, WITHOUT_GIL_BYTES, copy_block
 from tensorcast.client.blocks_pieces import Pieces, Place, make_digest
@@ -30,6 +31,8 @@ from tensorcast.schema.block_wire import (
 )
 from tensorcast.schema.blocks import BlockKey, BlockPut, is_packed, pack_key, pack_space
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import NodeId
+from tensorcast.schema.tickets import Challenge
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +58,7 @@ _PUTS: Final = {State.WANTED: BlockPut.STORED, State.EXISTED: BlockPut.EXISTED}
 class Blocks:
     """The blocks of a cluster, seen from one node (`path`: its mover's socket; None: from none,
     then every call must name an `address`). `patience_s`: how long a mover or a node may be silent
-    or away, where the usual limits are too long."""
+    or away, where the usual limits are too long. `vouch` signs tickets where no mover does."""
 
     def __init__(
         self,
@@ -64,11 +67,13 @@ class Blocks:
         cluster: str,
         actor: str,
         patience_s: float | None = None,
+        vouch: SignTicket | None = None,
     ) -> None:
         self._greeting = Greeting(cluster=cluster, actor=actor)
         self._patience_s = patience_s
         self._here = BlockConnections(path, node, self._greeting, patience_s)
-        self.peers = BlockPeers(self._greeting, patience_s)
+        self._sign = self._sign_ticket if path is not None else vouch
+        self.peers = BlockPeers(self._greeting, patience_s, self._sign)
         self._guesses = BlockGuesses()
 
     # ---- puts ----------------------------------------------------------------------------------
@@ -341,6 +346,10 @@ class Blocks:
         """The counts of the local mover's blocks, as JSON; for diagnosis."""
         return self._here.use(lambda connection: connection.count())
 
+    def _sign_ticket(self, source: NodeId, challenge: Challenge) -> bytes:
+        """The local mover's ticket for another node's data port."""
+        return self._here.use(lambda connection: connection.sign_ticket(source, challenge))
+
     def close(self) -> None:
         """Gives up the connections. Views that were handed out stay valid. Safe to repeat."""
         self._here.close()
@@ -349,7 +358,7 @@ class Blocks:
     def forget(self) -> None:
         """In a forked child: leaves the parent's connections to the parent."""
         self._here.forget()
-        self.peers = BlockPeers(self._greeting, self._patience_s)
+        self.peers = BlockPeers(self._greeting, self._patience_s, self._sign)
 
 
 def pack(keys: Keys) -> list[bytes]:

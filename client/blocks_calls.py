@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, overload
 
 from tensorcast.client.api import ControlPlane
 from tensorcast.client.blocks import Blocks, Keys
+from tensorcast.client.blocks_frames import SignTicket
 from tensorcast.client.context import Context
 from tensorcast.client.portal import Portal, documented_as
 from tensorcast.schema.api import NodeInfo
@@ -57,11 +58,16 @@ class Addresses:
         return up[0].address
 
 
-def make_blocks(context: Context, actor: str, patience_s: float | None = None) -> Blocks:
+def make_blocks(
+    context: Context,
+    actor: str,
+    patience_s: float | None = None,
+    vouch: SignTicket | None = None,
+) -> Blocks:
     """The blocks of a cluster as a context tells; see `Blocks`."""
     node = context.default_node
     path = context.nodes[node].socket if node in context.nodes else None
-    return Blocks(path, node, context.cluster, actor, patience_s)
+    return Blocks(path, node, context.cluster, actor, patience_s, vouch)
 
 
 class _AsyncClient(Protocol):

@@ -21,8 +21,9 @@ import weakref
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from tensorcast.client.blocks_frames import ConnectionLost
 from tensorcast.client.blocks_memory import Slabs
-from tensorcast.client.blocks_socket import ANSWER_S, BlockConnection, ConnectionLost
+from tensorcast.client.blocks_socket import ANSWER_S, BlockConnection
 from tensorcast.schema.block_wire import SOCKET_SUFFIX, Greeting
 from tensorcast.schema.errors import TensorCastError, Unavailable
 

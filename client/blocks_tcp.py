@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from tensorcast.client.blocks_frames import ConnectionLost, FrameChannel, SignTicket
 from tensorcast.client.blocks_pieces import Place, flatten, make_digest
-from tensorcast.client.blocks_socket import ConnectionLost, FrameChannel
 from tensorcast.schema.block_wire import (
     CHECK_BYTES,
     ENTRY,
@@ -266,10 +266,17 @@ def skip(buffers: list[memoryview], count: int) -> list[memoryview]:
 
 class BlockPeers:
     """Connections to data ports by address, kept for the next use. For any number of threads.
-    `stall_s`: how long a node may be silent, if not STALL_S."""
+    `stall_s`: how long a node may be silent, if not STALL_S; `sign` makes the tickets that nodes
+    ask for."""
 
-    def __init__(self, greeting: Greeting, stall_s: float | None = None) -> None:
+    def __init__(
+        self,
+        greeting: Greeting,
+        stall_s: float | None = None,
+        sign: SignTicket | None = None,
+    ) -> None:
         self._greeting = greeting
+        self._sign = sign
         self._stall_s = stall_s
         self._lock = threading.Lock()
         self._idle: dict[str, list[BlockPeer]] = {}
@@ -359,7 +366,7 @@ class BlockPeers:
                 with contextlib.suppress(OSError):
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
             peer = BlockPeer(connected, address, limit_s)
-            peer.greet(self._greeting)
+            peer.greet(self._greeting, self._sign)
         except BaseException:
             connected.close()
             raise

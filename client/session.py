@@ -50,6 +50,7 @@ from tensorcast.client.signals import (
     list_readers,
 )
 from tensorcast.client.socket import MoverSockets
+from tensorcast.client.tickets import Tickets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
 from tensorcast.schema.api_signals import Emitted
 from tensorcast.schema.errors import InvalidArgument, NotFound
@@ -94,7 +95,7 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastC
             access=context.access,
         )
         self.mover = MoverSockets(context, self.actor)
-        self.blocks = make_blocks(context, self.actor)
+        self.blocks = make_blocks(context, self.actor, vouch=Tickets(self.api).sign)
         self.addresses = Addresses(context.default_node)
         self.arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
         self._threads = _make_threads()

@@ -101,8 +101,9 @@ class Links:
 
     async def _pump(self, life: Life, link: _Link) -> None:
         peer, _ = life
+        artifact = next(iter(link.owed.values())).artifact  # a transfer is of one artifact
         try:
-            channel = await self._transport.connect(peer, self._address_of(peer))
+            channel = await self._transport.connect(peer, self._address_of(peer), artifact)
         except (TensorCastError, OSError) as error:
             if self._links.get(life) is link:
                 del self._links[life]

@@ -35,7 +35,8 @@ _logger = logging.getLogger(__name__)
 
 class Membership:
     """Keeps this node's place in the log. `address` is where its data port listens;
-    `count_blocks` gives the counters of its KV blocks, `trouble` says why it takes no new work."""
+    `count_blocks` gives the counters of its KV blocks, `trouble` says why it takes no new work,
+    `ticket_key` is the public half of what it signs tickets with."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Membership:
         address: str,
         count_blocks: Callable[[], dict[str, int]],
         trouble: Callable[[], str],
+        ticket_key: str,
     ) -> None:
         self._settings = settings
         self._log = log
@@ -61,6 +63,7 @@ class Membership:
         self._peers = peers
         self._count_blocks = count_blocks
         self._trouble = trouble
+        self._ticket_key = ticket_key
         self._address = advertise(address, settings.advertise)
 
     async def join(self) -> None:
@@ -95,6 +98,7 @@ class Membership:
             overflow=self._settings.overflow,
             labels=self._settings.labels,
             bandwidth=self._settings.bandwidth,
+            ticket_key=self._ticket_key,
         )
 
     async def rejoin(self, lost: asyncio.Event) -> None:

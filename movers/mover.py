@@ -29,6 +29,7 @@ from tensorcast.movers.core.supply import is_coming
 from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
+from tensorcast.movers.doors import Door, Refusals, Seal, sign_for_users
 from tensorcast.movers.excerpts import Excerpts
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
@@ -98,8 +99,15 @@ class Mover:
             settings.node, self._pool, journal, self._disk, is_coming=self._is_coming
         )
         self._peers = Peers()
+        self._seal = Seal(self._life)
+        self._refusals = Refusals(self._reporter, self._life)
+        door = Door(settings.node, self._follower, self._refusals)
         self._transport = make_transport(
-            "tcp", settings.cluster, settings.node, verify=settings.verify
+            "tcp",
+            settings.cluster,
+            settings.node,
+            verify=settings.verify,
+            sign=self._seal.sign,
         )
         kv_log = JetStreamBlocks(log.connection, settings.cluster)
         self._block_reports = BlockReports(kv_log, self._life)
@@ -116,6 +124,8 @@ class Mover:
             reporter=self._block_reports,
             locator=self._block_places,
             spill=self._block_files if settings.kv_disk_bytes else NullSpill(),
+            door=door,
+            sign=self._seal.sign_blocks,
         )
         self._server = TcpServer(
             settings.listen,
@@ -123,6 +133,7 @@ class Mover:
             settings.cluster,
             settings.node,
             guests={BLOCKS_MAGIC: self._blocks.serve_peer},
+            door=door,
         )
         self._wire()
 
@@ -275,6 +286,7 @@ class Mover:
             self._server.address,
             self._count_blocks,
             lambda: self._journal.trouble,
+            self._seal.public_key,
         )
         self._recovery = Recovery(
             self._residents,
@@ -319,6 +331,8 @@ class Mover:
                 tasks.create_task(self._drain(), name="journal"),
             ]
             await self._remember(kept)
+            cluster = self._settings.cluster
+            await sign_for_users(self._log.nats, cluster, self._life, self._seal)
             background += [
                 tasks.create_task(self._membership.beat(), name="heartbeat"),
                 tasks.create_task(self._membership.rejoin(self._agent.lost), name="rejoin"),
@@ -327,6 +341,7 @@ class Mover:
                 tasks.create_task(self._levels.run(), name="levels"),
                 tasks.create_task(self._block_reports.run(), name="kv reports"),
                 tasks.create_task(self._block_places.run(), name="kv places"),
+                tasks.create_task(self._refusals.run(), name="refusals"),
             ]
             if self._settings.kv_disk_bytes:
                 self._block_files.start()

@@ -21,8 +21,12 @@ answer is answered in order, with the same tag. Pure; every length is checked be
                                          pins, and of the board (size 0: there is none)
     USED       keys                      (no answer) blocks that were found on the board
     COUNT      nothing                   COUNTED: JSON of the counts
+    TICKET     JSON of a TicketRequest   TICKETED: the ticket for another node's data port
     FETCH      keys (TCP)                FOUND as above, then the bytes of those found; in batches
     SEND       keys, entries, digests    STORED, then the bytes of those wanted; then STATES
+
+Over TCP a Welcome may bring a challenge: a ticket (`schema/tickets.py`) answers it, in an opening
+of its own, and another Welcome follows.
 
 Over TCP every frame ends with a checksum of itself, which its size counts (`seal`): a bit that
 flips on the way in a key, a size or a digest would else be another block's good answer.
@@ -45,6 +49,8 @@ import xxhash
 
 from tensorcast.schema.blocks import DIGEST_BYTES, PACKED_BYTES_MAX, PACKED_BYTES_MIN
 from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.ids import NodeId
+from tensorcast.schema.tickets import Challenge
 
 SOCKET_SUFFIX = ".kv"
 """The socket for blocks lies beside the mover's own, with this at the end of its name."""
@@ -103,12 +109,14 @@ class Op(IntEnum):
     SEND = 12
     MARK = 13
     USED = 14
+    TICKET = 15
     FOUND = 65
     STORED = 66
     STATES = 67
     MAPPED = 68
     COUNTED = 69
     REFUSED = 70
+    TICKETED = 71
 
 
 class Flag:
@@ -157,11 +165,19 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """The node, and which life of its mover; with `refusal`, one sentence on why it will not
-    serve."""
+    serve. `challenge` is to be answered by a ticket."""
 
     node: str
     life: str = ""
     refusal: str = ""
+    challenge: Challenge | None = None
+
+
+class TicketRequest(msgspec.Struct, frozen=True):
+    """An application asks its node's mover to sign for it what node `source` wants signed."""
+
+    source: NodeId
+    challenge: Challenge
 
 
 class Head(NamedTuple):
@@ -177,8 +193,20 @@ class Head(NamedTuple):
 
 def pack_opening(message: Greeting | Welcome) -> bytes:
     """The first bytes that a side sends."""
-    body = msgspec.json.encode(message)
+    return pack_ticket(msgspec.json.encode(message))
+
+
+def pack_ticket(body: bytes) -> bytes:
+    """A ticket, or another message of an opening."""
     return OPENING.pack(MAGIC, VERSION, len(body)) + body
+
+
+def parse_ticket_request(body: bytes) -> TicketRequest:
+    """Raises Corrupt."""
+    try:
+        return msgspec.json.decode(body, type=TicketRequest)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"The request for a ticket cannot be read: {error}.") from error
 
 
 def parse_opening(opening: bytes) -> int:

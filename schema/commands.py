@@ -182,6 +182,7 @@ class JoinNode(_Command, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     overflow: Overflow = Overflow.SPILL
     bandwidth: Natural = 0
+    ticket_key: str = ""
 
 
 class LeaveNode(_Command, frozen=True, kw_only=True):

@@ -245,8 +245,9 @@ class OperationCancelled(_Event, frozen=True, kw_only=True):
 class NodeJoined(_Event, frozen=True, kw_only=True):
     """A mover's life begins. `address` is host:port of its data port; `tiers` gives capacities
     in bytes; `overflow` is what it does when its memory is full; `bandwidth` is that of its network
-    in bytes a second, each way (0: not known). What an older epoch still tries to write is
-    refused."""
+    in bytes a second, each way (0: not known); with `ticket_key`, the public half (hexadecimal) of
+    an Ed25519 key, it signs what it asks of other movers. What an older epoch still tries to write
+    is refused."""
 
     node: NodeId
     epoch: Epoch
@@ -256,6 +257,7 @@ class NodeJoined(_Event, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     overflow: Overflow = Overflow.SPILL
     bandwidth: Natural = 0
+    ticket_key: str = ""
 
 
 class NodeLeft(_Event, frozen=True, kw_only=True):

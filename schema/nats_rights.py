@@ -132,7 +132,8 @@ def _mover(cluster: str, node: NodeId, inbox: str) -> Rights:
             *_ordered(log),
             *_ordered(kv),
         ),
-        subscribe=(inbox,),
+        subscribe=(subjects.ticket_subjects(cluster, node), inbox),
+        answers=True,
     )
 
 
@@ -141,6 +142,7 @@ def _user(cluster: str, name: str, inbox: str) -> Rights:
     return Rights(
         publish=(
             subjects.user_subject(cluster, name, ">"),
+            subjects.ticket_subject(cluster, NodeId("*"), name),
             subjects.renewals(cluster),
             subjects.presences(cluster),
             *_signals(cluster),

@@ -7,6 +7,7 @@ tc.<cluster>.kv.engine.<engine>                      in it: the blocks in an eng
 tc.<cluster>.heads                                   signed heads of the log
 tc.<cluster>.api.<verb>                              requests to the control plane
 tc.<cluster>.user.<user>.<verb>                      the same, by a user whom NATS knows
+tc.<cluster>.ticket.<node>.<user>                    asks a mover for a ticket to its own data port
 tc.<cluster>.heartbeat.<node>                        a mover is alive (not an event)
 tc.<cluster>.renewal.<lease>                         a lease is still wanted (not an event)
 tc.<cluster>.presence.<engine>                       an engine is alive (not an event)
@@ -131,6 +132,21 @@ def parse_request_subject(cluster: str, subject: str) -> tuple[str, str]:
         return "", subject.removeprefix(f"tc.{cluster}.api.")
     user, _, verb = own.partition(".")
     return user, verb
+
+
+def ticket_subject(cluster: str, node: NodeId, user: str) -> str:
+    """Where a mover is asked for a ticket by a user, who alone may send there ("": not known)."""
+    return f"tc.{cluster}.ticket.{node}.{user or '-'}"
+
+
+def ticket_subjects(cluster: str, node: NodeId) -> str:
+    """Where a mover is asked for tickets by anybody."""
+    return f"tc.{cluster}.ticket.{node}.*"
+
+
+def parse_ticket_subject(subject: str) -> str:
+    """The user who asks for a ticket; "" when NATS knows no users."""
+    return subject.rpartition(".")[2].strip("-")
 
 
 def api_queue(cluster: str) -> str:

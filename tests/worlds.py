@@ -66,6 +66,7 @@ class World:
         labels: dict[str, str] | None = None,
         bandwidth: int = 0,
         store: bool = False,
+        ticket_key: str = "",
     ):
         """A node joins, with capacities in bytes; `store`: it has access to the one that all nodes
         share."""
@@ -82,6 +83,7 @@ class World:
                 overflow=overflow,
                 labels=labels or {},
                 bandwidth=bandwidth,
+                ticket_key=ticket_key,
             )
         )
 

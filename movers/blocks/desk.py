@@ -26,21 +26,34 @@ from tensorcast.schema.block_wire import (
     pack_elsewhere,
     pack_frame,
     pack_spares,
+    parse_ticket_request,
     split_digests,
     split_entries,
     split_keys,
 )
 from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.ids import NodeId
+from tensorcast.schema.tickets import Challenge
 
 Buffer = bytes | bytearray | memoryview
+SignBlocks = Callable[[NodeId, Challenge, str], bytes]
+"""The ticket for the blocks of a source that sent this challenge, for an application of this
+login."""
 
 
 class Desk:
     """Serves one session of `store`. Every method raises Corrupt for what makes no sense."""
 
-    def __init__(self, store: BlockStore, locator: BlockLocator, session: Session) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        locator: BlockLocator,
+        session: Session,
+        sign: SignBlocks | None = None,
+    ) -> None:
         self.store = store
         self.session = session
+        self._sign = sign
         self._locator = locator
         self._answers: dict[int, Callable[[Buffer, int, Head], bytes]] = {
             Op.FIND: self._find,
@@ -53,6 +66,7 @@ class Desk:
             Op.DAMAGED: self._damaged,
             Op.USED: self._used,
             Op.COUNT: self._count,
+            Op.TICKET: self._ticket,
         }
 
     def answer(self, buffer: Buffer, at: int, head: Head) -> bytes:
@@ -184,6 +198,14 @@ class Desk:
         keys, _ = split_keys(buffer, at, head)
         self.store.note_uses(keys)
         return b""
+
+    def _ticket(self, buffer: Buffer, at: int, head: Head) -> bytes:
+        """The mover speaks for the application: it says who that is."""
+        wanted = parse_ticket_request(bytes(buffer[at : at + head.size]))
+        if self._sign is None:
+            raise Corrupt("Tickets are not signed here.")
+        signed = self._sign(wanted.source, wanted.challenge, self.session.user)
+        return pack_frame(Op.TICKETED, signed, tag=head.tag)
 
     def _count(self, buffer: Buffer, at: int, head: Head) -> bytes:
         return pack_frame(Op.COUNTED, msgspec.json.encode(self.store.stats()._asdict()))

@@ -20,6 +20,7 @@ from tensorcast.movers.blocks.desk import Desk
 from tensorcast.movers.blocks.server import greet
 from tensorcast.movers.blocks.session import Session
 from tensorcast.movers.blocks.store import BlockStore
+from tensorcast.movers.transports.base import Door
 from tensorcast.movers.transports.tcp.sockets import (
     deadline_for,
     limit_calls,
@@ -64,20 +65,27 @@ OTHER_OPS = (Op.EXISTS, Op.EVICT, Op.COUNT)
 
 
 class BlockExchange:
-    """Serves connections; one thread of the caller for each."""
+    """Serves connections; one thread of the caller for each. At a `door` they need tickets."""
 
     def __init__(
-        self, store: BlockStore, locator: BlockLocator, cluster: str, node: NodeId
+        self,
+        store: BlockStore,
+        locator: BlockLocator,
+        cluster: str,
+        node: NodeId,
+        door: Door | None = None,
     ) -> None:
         self._store = store
         self._locator = locator
         self._cluster = cluster
         self._node = node
+        self._door = door
 
     def serve(self, connected: socket.socket) -> None:
         """Until the peer goes, falls silent or speaks nonsense. Raises EOFError, OSError, Corrupt,
         PermissionDenied."""
-        session = greet(connected, self._cluster, self._node, self._store.life, is_local=False)
+        life, door = self._store.life, self._door
+        session = greet(connected, self._cluster, self._node, life, is_local=False, door=door)
         limit_calls(connected, HOLD_S)
         self._store.join(session)
         try:

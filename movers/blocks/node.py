@@ -6,12 +6,14 @@ import socket
 from pathlib import Path
 
 from tensorcast.movers.blocks.base import BlockLocator, BlockReporter, BlockSpill
+from tensorcast.movers.blocks.desk import SignBlocks
 from tensorcast.movers.blocks.exchange import BlockExchange
 from tensorcast.movers.blocks.keeper import BlockKeeper
 from tensorcast.movers.blocks.server import BlockServer
 from tensorcast.movers.blocks.store import BlockStats, BlockStore
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.memory.pool import Pool
+from tensorcast.movers.transports.base import Door
 from tensorcast.schema.block_wire import SOCKET_SUFFIX
 from tensorcast.schema.ids import NodeId
 
@@ -30,19 +32,24 @@ class NodeBlocks:
         reporter: BlockReporter,
         locator: BlockLocator,
         spill: BlockSpill,
+        door: Door | None = None,
+        sign: SignBlocks | None = None,
     ) -> None:
+        self._sign = sign
         self._cluster = cluster
         self._node = node
         self._locator = locator
         self._store = BlockStore(pool, capacity_bytes, policy, reporter, spill)
-        self._exchange = BlockExchange(self._store, locator, cluster, node)
+        self._exchange = BlockExchange(self._store, locator, cluster, node, door)
         self._keeper = BlockKeeper(self._store, spill)
         self._server: BlockServer | None = None
 
     def open(self, mover_socket: Path) -> None:
         """Listens beside the mover's own socket. Raises PermissionDenied."""
         path = mover_socket.with_name(mover_socket.name + SOCKET_SUFFIX)
-        self._server = BlockServer(path, self._store, self._locator, self._cluster, self._node)
+        self._server = BlockServer(
+            path, self._store, self._locator, self._cluster, self._node, self._sign
+        )
 
     def serve_peer(self, connected: socket.socket) -> None:
         """Serves a connection to the data port that opened with the magic of blocks."""

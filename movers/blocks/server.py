@@ -18,11 +18,12 @@ import time
 from pathlib import Path
 
 from tensorcast.movers.blocks.base import BlockLocator
-from tensorcast.movers.blocks.desk import Desk
+from tensorcast.movers.blocks.desk import Desk, SignBlocks
 from tensorcast.movers.blocks.session import Session
 from tensorcast.movers.blocks.store import BlockStore
 from tensorcast.movers.memory.handover import close_all
-from tensorcast.movers.sockets import check_actor, check_peer, listen_at
+from tensorcast.movers.sockets import check_actor, check_peer, listen_at, peer_login
+from tensorcast.movers.transports.base import Door
 from tensorcast.movers.transports.tcp.sockets import limit_calls, receive, shut_down
 from tensorcast.schema.block_board import PIN_BYTES
 from tensorcast.schema.block_wire import (
@@ -41,6 +42,7 @@ from tensorcast.schema.block_wire import (
 )
 from tensorcast.schema.errors import Corrupt, PermissionDenied, TensorCastError
 from tensorcast.schema.ids import NodeId
+from tensorcast.schema.tickets import BLOCKS, Challenge, Refusal, TicketRefused
 
 HELLO_S_MAX = 10.0
 SEND_S_MAX = 20.0
@@ -52,16 +54,24 @@ _logger = logging.getLogger(__name__)
 
 
 class BlockServer:
-    """Listens on a path from construction until `close`, which removes it."""
+    """Listens on a path from construction until `close`, which removes it. `sign` signs tickets for
+    its applications."""
 
     def __init__(
-        self, path: Path, store: BlockStore, locator: BlockLocator, cluster: str, node: NodeId
+        self,
+        path: Path,
+        store: BlockStore,
+        locator: BlockLocator,
+        cluster: str,
+        node: NodeId,
+        sign: SignBlocks | None = None,
     ) -> None:
         self._path = path
         self._store = store
         self._locator = locator
         self._cluster = cluster
         self._node = node
+        self._sign = sign
         self._is_closing = False
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, socket.socket] = {}
@@ -116,7 +126,8 @@ class BlockServer:
                     connected, self._cluster, self._node, self._store.life, is_local=True
                 )
                 self._store.join(session)
-                _Conversation(connected, Desk(self._store, self._locator, session)).run()
+                desk = Desk(self._store, self._locator, session, self._sign)
+                _Conversation(connected, desk).run()
         except (EOFError, OSError) as error:
             _logger.debug("a connection for blocks ended: %s", error)
         except TensorCastError as error:
@@ -128,9 +139,16 @@ class BlockServer:
 
 
 def greet(
-    connected: socket.socket, cluster: str, node: NodeId, life: str, *, is_local: bool
+    connected: socket.socket,
+    cluster: str,
+    node: NodeId,
+    life: str,
+    *,
+    is_local: bool,
+    door: Door | None = None,
 ) -> Session:
-    """Checks who calls, and answers. Raises Corrupt, PermissionDenied, EOFError, OSError."""
+    """Checks who calls, and answers; at a `door` a ticket may be needed. Raises Corrupt,
+    PermissionDenied, EOFError, OSError."""
     limit_calls(connected, HELLO_S_MAX)
     deadline = time.monotonic() + HELLO_S_MAX
     size = parse_opening(receive(connected, OPENING.size, deadline))
@@ -144,10 +162,36 @@ def greet(
             raise PermissionDenied(f"This is node {node} of cluster {cluster}.")
     except TensorCastError as error:
         refusal = str(error)
-    connected.sendall(pack_opening(Welcome(node=node, life=life, refusal=refusal)))
+    challenge = door.challenge(None) if door is not None and not refusal else None
+    welcome = Welcome(node=node, life=life, refusal=refusal, challenge=challenge)
+    connected.sendall(pack_opening(welcome))
     if refusal:
         raise PermissionDenied(refusal)
-    return Session(greeting.actor)
+    if door is not None and challenge is not None:
+        user = _admit(connected, door, challenge, Welcome(node=node, life=life))
+    else:
+        user = peer_login(connected) if is_local else ""
+    return Session(greeting.actor, user)
+
+
+def _admit(connected: socket.socket, door: Door, challenge: Challenge, welcome: Welcome) -> str:
+    """The user for whom a mover has signed the ticket that answers the challenge. Raises
+    TicketRefused, which the caller is told."""
+    host = connected.getpeername()[0]
+    deadline = time.monotonic() + HELLO_S_MAX
+    try:
+        try:
+            size = parse_opening(receive(connected, OPENING.size, deadline))
+        except Corrupt as error:  # a release that knows no tickets goes on with its request
+            raise door.refuse(Refusal.MISSING, "", host) from error
+        ticket = door.admit(receive(connected, size, deadline), challenge, host)
+        if ticket.what != BLOCKS:
+            raise door.refuse(Refusal.FOREIGN, ticket.node, host)
+    except TicketRefused as refused:
+        connected.sendall(pack_opening(Welcome(node=welcome.node, refusal=str(refused))))
+        raise
+    connected.sendall(pack_opening(welcome))
+    return ticket.user
 
 
 class _Conversation:

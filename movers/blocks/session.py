@@ -26,13 +26,15 @@ class Batch(NamedTuple):
 class Session:
     """All of it ends with the connection. Only changed under the store's lock.
 
-    `leases`: by tag, the entries that may not be overwritten; `lent`: empty slots by place, and
-    their size; `batches`: by tag. `words`: memory in which the application says what it has
-    written, and what it reads (`schema/block_board.py`).
+    `user`: the login of the application, by the kernel or by its mover's word. `leases`: by tag,
+    the entries that may not be overwritten; `lent`: empty slots by place, and their size;
+    `batches`: by tag. `words`: memory in which the application says what it has written, and what
+    it reads (`schema/block_board.py`).
     """
 
-    def __init__(self, actor: str) -> None:
+    def __init__(self, actor: str, user: str = "") -> None:
         self.actor = actor
+        self.user = user
         self.leases: dict[int, bytes] = {}
         self.lent: dict[bytes, int] = {}
         self.lent_bytes = 0

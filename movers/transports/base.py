@@ -20,6 +20,7 @@ from tensorcast.movers.core.transfer import Completion, Pull
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.tickets import Challenge, Refusal, Ticket, TicketRefused
 
 
 class MemoryKind(StrEnum):
@@ -91,9 +92,11 @@ class Transport(Protocol):
         it goes on to tell of in completions; or leave it."""
         ...
 
-    async def connect(self, peer: NodeId, address: str) -> Channel:
-        """A channel to the mover of `peer` at `address`. Raises Unavailable, or
-        PermissionDenied when the peer belongs to another cluster."""
+    async def connect(
+        self, peer: NodeId, address: str, artifact: ArtifactId | None = None
+    ) -> Channel:
+        """A channel to the mover of `peer` at `address`, for pulls of `artifact` alone where the
+        peer asks for tickets. Raises Unavailable, or PermissionDenied when the peer refuses."""
         ...
 
     async def aclose(self) -> None:
@@ -147,6 +150,28 @@ class Provider(Protocol):
     def lend(self, artifact: ArtifactId) -> AbstractContextManager[Lending]:
         """The artifact's replica, which stays as it is while the context lasts. Entering raises
         NotFound when there is none, NotYet when it will be there soon."""
+        ...
+
+
+SignTicket = Callable[[NodeId, str, Challenge], bytes]
+"""The ticket for what is wanted (an artifact's id, or `tickets.BLOCKS`) of a source that sent this
+challenge. Safe in any thread."""
+
+
+class Door(Protocol):
+    """Who is let in at a server. Called from its threads; `admit` may block for seconds. What is
+    refused is noted; `host` is where it came from."""
+
+    def challenge(self, caller: NodeId | None) -> Challenge | None:
+        """What a caller that calls itself so must sign; None when it needs no ticket."""
+        ...
+
+    def admit(self, shown: bytes, challenge: Challenge, host: str) -> Ticket:
+        """The ticket that was shown, which is good. Raises TicketRefused."""
+        ...
+
+    def refuse(self, refusal: Refusal, caller: str, host: str) -> TicketRefused:
+        """The error for a caller that has none, or asks for what its ticket is not for."""
         ...
 
 

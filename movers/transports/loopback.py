@@ -26,7 +26,7 @@ from tensorcast.movers.transports.base import (
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import NotFound, Unavailable
 from tensorcast.schema.faults import Fault, FaultKind
-from tensorcast.schema.ids import NodeId
+from tensorcast.schema.ids import ArtifactId, NodeId
 
 _POLL_S = 0.002
 
@@ -197,7 +197,9 @@ class LoopbackTransport:
     ) -> Region:
         return MemoryRegion(memory, share)
 
-    async def connect(self, peer: NodeId, address: str = "") -> LoopbackChannel:
+    async def connect(
+        self, peer: NodeId, address: str = "", artifact: ArtifactId | None = None
+    ) -> LoopbackChannel:
         """Raises Unavailable when the peer is not there."""
         if peer not in self._hub.providers:
             raise Unavailable(f"Node {peer} cannot be reached.", node=peer)

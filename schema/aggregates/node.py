@@ -79,6 +79,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     overflow: Overflow = Overflow.SPILL
     bandwidth: int = 0
+    ticket_key: str = ""
     version: Seq = Seq(0)
 
 
@@ -132,6 +133,7 @@ def _join(state: Node | None, command: JoinNode) -> tuple[NodeEvent, ...]:
             labels=command.labels,
             overflow=command.overflow,
             bandwidth=command.bandwidth,
+            ticket_key=command.ticket_key,
         ),
     )
 
@@ -185,6 +187,7 @@ def evolve(state: Node | None, recorded: Recorded, event: NodeEvent) -> Node:
             draining=bool(state and state.draining),
             overflow=event.overflow,
             bandwidth=event.bandwidth,
+            ticket_key=event.ticket_key,
             version=recorded.seq,
         )
     assert state is not None

@@ -20,6 +20,7 @@ from tensorcast.movers.transports.base import (
     MemoryRegion,
     Region,
     Share,
+    SignTicket,
 )
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
@@ -29,7 +30,8 @@ from tensorcast.movers.transports.tcp.stream import Stream
 from tensorcast.movers.transports.tcp.work import Posted, Work
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
-from tensorcast.schema.ids import NodeId
+from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.tickets import Challenge
 from tensorcast.storage.crew import count_cores
 
 DIALS_MAX: Final = 64
@@ -220,10 +222,12 @@ class TcpTransport:
         cluster: str,
         node: NodeId,
         limits: ClientLimits = ClientLimits(),  # noqa: B008  (a frozen value)
+        sign: SignTicket | None = None,
     ) -> None:
         self._cluster = cluster
         self._node = node
         self._limits = limits
+        self._sign = sign
         self._channels: list[TcpChannel] = []
         # Threads of its own: peers that do not answer must not keep others from working.
         self._dialing = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="tcp-dial")
@@ -238,11 +242,13 @@ class TcpTransport:
         """Memory needs no preparation; `close` the region before the memory goes."""
         return MemoryRegion(memory, share)
 
-    async def connect(self, peer: NodeId, address: str) -> TcpChannel:
-        """A channel to the mover of `peer` at `address`. Raises Unavailable, or
-        PermissionDenied when the peer belongs to another cluster or is another node."""
+    async def connect(
+        self, peer: NodeId, address: str, artifact: ArtifactId | None = None
+    ) -> TcpChannel:
+        """A channel to the mover of `peer` at `address`. Raises Unavailable, or PermissionDenied
+        when the peer belongs to another cluster, is another node or takes no ticket of ours."""
         hello = wire.Hello(cluster=self._cluster, node=self._node, peer=peer)
-        dialer = Dialer(peer, address, hello, self._limits)
+        dialer = Dialer(peer, address, hello, self._limits, self._signer(peer, artifact))
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(self._dialing, self._open, dialer)
         try:
@@ -254,6 +260,14 @@ class TcpTransport:
         self._channels = [c for c in self._channels if not c.is_closed]
         self._channels.append(channel)
         return channel
+
+    def _signer(
+        self, peer: NodeId, artifact: ArtifactId | None
+    ) -> Callable[[Challenge], bytes] | None:
+        sign = self._sign
+        if sign is None or artifact is None:
+            return None
+        return lambda challenge: sign(peer, artifact, challenge)
 
     async def aclose(self) -> None:
         """Closes the channels that are still open. Safe to repeat."""

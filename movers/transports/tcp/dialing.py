@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.sockets import parse_address, receive, send, tune
 from tensorcast.schema.errors import Corrupt, PermissionDenied, Unavailable
 from tensorcast.schema.ids import NodeId
+from tensorcast.schema.tickets import Challenge
 
 REDIAL_S: Final = 1.0
 """So long a connection may take to open in place of one that was lost: the kernel repeats its
@@ -43,13 +45,22 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 class Dialer:
     """Opens the connections of one channel. Safe in any thread. `life` is what the server's first
-    greeting said: another life of it is another peer."""
+    greeting said: another life of it is another peer. `sign` makes the ticket that answers a
+    challenge."""
 
-    def __init__(self, peer: NodeId, address: str, hello: wire.Hello, limits: ClientLimits) -> None:
+    def __init__(
+        self,
+        peer: NodeId,
+        address: str,
+        hello: wire.Hello,
+        limits: ClientLimits,
+        sign: Callable[[Challenge], bytes] | None = None,
+    ) -> None:
         self.peer = peer
         self._address = address
         self._hello = hello
         self._limits = limits
+        self._sign = sign
         self._life: str | None = None
         self._stopping = threading.Event()
 
@@ -94,13 +105,27 @@ class Dialer:
     def _greet(self, connected: socket.socket, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
         send(connected, wire.pack_opening(self._hello))
-        size = wire.parse_opening_head(receive(connected, wire.OPENING.size, deadline))
-        welcome = wire.parse_welcome(receive(connected, size, deadline))
-        if welcome.refusal:
-            raise PermissionDenied(welcome.refusal, node=self.peer)
+        welcome = self._receive_welcome(connected, deadline)
+        if welcome.challenge is not None:
+            if self._sign is None:
+                raise PermissionDenied(
+                    f"Node {self.peer} asks for a ticket, and nothing here signs one.",
+                    node=self.peer,
+                )
+            send(connected, wire.pack_ticket(self._sign(welcome.challenge)))
+            welcome = self._receive_welcome(connected, deadline)
         if self._life not in (None, welcome.life):
             raise self._unreachable("cannot go on", "it was started anew")
         self._life = welcome.life
+
+    def _receive_welcome(self, connected: socket.socket, deadline: float) -> wire.Welcome:
+        size = wire.parse_opening_head(receive(connected, wire.OPENING.size, deadline))
+        welcome = wire.parse_welcome(receive(connected, size, deadline))
+        if welcome.refusal and welcome.may_pass:
+            raise Unavailable(welcome.refusal, node=self.peer)
+        if welcome.refusal:
+            raise PermissionDenied(welcome.refusal, node=self.peer)
+        return welcome
 
     def _unreachable(self, what: str, why: object) -> Unavailable:
         return Unavailable(f"Node {self.peer} at {self._address} {what}: {why}.", node=self.peer)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tensorcast.movers.transports.base import Provider
+from tensorcast.movers.transports.base import Door, Provider
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.answers import Answers
 from tensorcast.movers.transports.tcp.sockets import (
@@ -29,8 +29,9 @@ from tensorcast.movers.transports.tcp.sockets import (
     shut_down,
     tune,
 )
-from tensorcast.schema.errors import PermissionDenied, TensorCastError, Unavailable
-from tensorcast.schema.ids import NodeId
+from tensorcast.schema.errors import Corrupt, PermissionDenied, TensorCastError, Unavailable
+from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.tickets import PASSING, Challenge, Refusal, Ticket, TicketRefused
 
 Guest = Callable[[socket.socket], None]
 """Serves a connection that nothing was read from; the server closes it. Raises as `_serve`."""
@@ -55,7 +56,8 @@ class TcpServer:
 
     Owns an accepting thread and one thread for each connection (at most `connections_max`; more
     are closed at once). Who opens with the magic of one of the `guests` (as long as the pull
-    protocol's) is served by that guest. Raises Unavailable when the address cannot be used.
+    protocol's) is served by that guest. Without a `door` nobody needs a ticket. Raises Unavailable
+    when the address cannot be used.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class TcpServer:
         node: NodeId,
         limits: ServerLimits = ServerLimits(),  # noqa: B008  (a frozen value)
         guests: Mapping[bytes, Guest] | None = None,
+        door: Door | None = None,
     ) -> None:
         self._provider = provider
+        self._door = door
         self._guests = dict(guests or {})
         self._cluster = cluster
         self._node = node
@@ -153,17 +157,19 @@ class TcpServer:
         if magic in self._guests:
             self._guests[magic](connected)
             return
-        self._greet(connected)
+        admitted = self._greet(connected)
         limit_calls(connected, limits.stall_s)
         with Answers(connected, self._provider, limits.stall_s, self._closing) as answers:
             while (request := self._next_request(connected, answers)) is not None:
                 if request.ranges:
+                    self._check(admitted, request.artifact, connected)
                     answers.answer(request)
                 else:
                     answers.release()
 
-    def _greet(self, connected: socket.socket) -> None:
-        """Checks who calls, and answers. Raises Corrupt, PermissionDenied."""
+    def _greet(self, connected: socket.socket) -> Ticket | None:
+        """Checks who calls, and answers; the ticket, if one was needed. Raises Corrupt,
+        PermissionDenied."""
         deadline = time.monotonic() + self._limits.request_s
         size = wire.parse_opening_head(receive(connected, wire.OPENING.size, deadline))
         hello = wire.parse_hello(receive(connected, size, deadline))
@@ -172,10 +178,46 @@ class TcpServer:
             refusal = f"Node {self._node} belongs to another cluster than {hello.node}."
         elif hello.peer != self._node:
             refusal = f"This is node {self._node}, not {hello.peer}."
-        welcome = wire.Welcome(node=self._node, life=self._life, refusal=refusal)
+        challenge = self._door.challenge(hello.node) if self._door and not refusal else None
+        welcome = wire.Welcome(
+            node=self._node, life=self._life, refusal=refusal, challenge=challenge
+        )
         send(connected, wire.pack_opening(welcome))
         if refusal:
             raise PermissionDenied(refusal)
+        if self._door is None or challenge is None:
+            return None
+        return self._admit(connected, self._door, hello.node, challenge)
+
+    def _admit(
+        self, connected: socket.socket, door: Door, caller: NodeId, challenge: Challenge
+    ) -> Ticket:
+        """The ticket that answers a challenge. Raises TicketRefused, which the caller is told."""
+        host = connected.getpeername()[0]
+        deadline = time.monotonic() + self._limits.request_s
+        try:
+            try:
+                size = wire.parse_opening_head(receive(connected, wire.OPENING.size, deadline))
+            except Corrupt as error:  # a release that knows no tickets goes on with its request
+                raise door.refuse(Refusal.MISSING, caller, host) from error
+            ticket = door.admit(receive(connected, size, deadline), challenge, host)
+            if ticket.node != caller:
+                raise door.refuse(Refusal.FOREIGN, caller, host)
+        except TicketRefused as refused:
+            may_pass = refused.refusal in PASSING
+            sentence = str(refused)
+            self._say(connected, wire.Welcome(node=self._node, refusal=sentence, may_pass=may_pass))
+            raise
+        self._say(connected, wire.Welcome(node=self._node, life=self._life))
+        return ticket
+
+    def _say(self, connected: socket.socket, welcome: wire.Welcome) -> None:
+        send(connected, wire.pack_opening(welcome))
+
+    def _check(self, ticket: Ticket | None, artifact: ArtifactId, connected: socket.socket) -> None:
+        """Raises TicketRefused for another artifact than the ticket names."""
+        if self._door is not None and ticket is not None and artifact != ticket.what:
+            raise self._door.refuse(Refusal.FOREIGN, ticket.node, connected.getpeername()[0])
 
     def _next_request(self, connected: socket.socket, answers: Answers) -> wire.Request | None:
         """The next request; None when the peer is done or idle for too long. Raises Corrupt."""

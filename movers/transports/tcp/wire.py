@@ -2,6 +2,8 @@
 
     opening    magic, version, length, JSON Hello         client to server, once
                magic, version, length, JSON Welcome       server to client, once
+    ticket     magic, version, length, ticket             client to server, if the Welcome brought a
+               magic, version, length, JSON Welcome       challenge (`schema/tickets.py`)
     request    artifact, ranges of its byte space, how long to wait for each next chunk
     parts      for each range, in order, any number: status, what the server holds (if it is still
                filling), size, then so many bytes, which go on where the part before ended
@@ -22,6 +24,7 @@ import msgspec
 from tensorcast.schema.chunks import CHUNKS_MAX, ByteRange, ChunkSet
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.tickets import Challenge
 
 MAGIC = b"TCPULL"
 VERSION = 2
@@ -61,11 +64,14 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """The server's name, and an arbitrary text that is another one after each of its starts; with
-    `refusal`, one sentence on why it will not serve."""
+    `refusal`, one sentence on why it will not serve (`may_pass`: later it may). `challenge` is to
+    be answered by a ticket."""
 
     node: NodeId
     life: str = ""
     refusal: str = ""
+    may_pass: bool = False
+    challenge: Challenge | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +109,11 @@ def pack_opening(message: Hello | Welcome) -> bytes:
     """The first bytes that a side sends."""
     body = msgspec.json.encode(message)
     return OPENING.pack(MAGIC, VERSION, len(body)) + body
+
+
+def pack_ticket(ticket: bytes) -> bytes:
+    """The answer to a challenge."""
+    return OPENING.pack(MAGIC, VERSION, len(ticket)) + ticket
 
 
 def parse_opening_head(head: bytes) -> int:

@@ -66,7 +66,7 @@ class FakeTransport:
         self.channels: list[FakeChannel] = []
         self._left = channels
 
-    async def connect(self, peer: NodeId, address: str) -> FakeChannel:
+    async def connect(self, peer: NodeId, address: str, artifact=None) -> FakeChannel:
         await self.gate.wait()
         if len(self.channels) == self._left:
             raise Unavailable(f"Node {peer} is away.", node=peer)

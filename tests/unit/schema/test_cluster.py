@@ -85,6 +85,7 @@ FIELDS = {
     "overflow": st.sampled_from(Overflow),
     "candidates": st.just(()),
     "bandwidth": st.integers(0, 9),
+    "ticket_key": st.sampled_from(["", "ab" * 32]),
     "sources": st.lists(NODES, max_size=2).map(tuple),
     "instead_of": NODES,
     "lease": LEASES,
