@@ -29,6 +29,7 @@ from tensorcast.client.naming import What, name_of
 from tensorcast.client.past_verbs import PastVerbs
 from tensorcast.client.position import Position
 from tensorcast.client.signal_verbs import SignalVerbs
+from tensorcast.client.store_verbs import StoreVerbs
 from tensorcast.schema import subjects
 from tensorcast.schema.access import Access
 from tensorcast.schema.api import (
@@ -98,7 +99,9 @@ RESTART_POLL_S = 0.1
 _NOBODY = Access()
 
 
-class ControlPlane(EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs, PastVerbs):
+class ControlPlane(
+    EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs, PastVerbs, StoreVerbs
+):
     """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
     not answer in time, and the error that it answers."""

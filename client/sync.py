@@ -78,6 +78,8 @@ class Queries(Facade[ControlPlane]):
     topics = waited(ControlPlane.topics)
     engine_views = waited(ControlPlane.engine_views)
     holders = waited(ControlPlane.holders)
+    dead_letters = waited(ControlPlane.dead_letters)
+    retry_dead_letters = waited(ControlPlane.retry_dead_letters)
 
 
 class Artifact(Facade[AsyncArtifact]):

@@ -8,13 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-import msgspec
-
+from tensorcast.log.folding import take
 from tensorcast.log.port import Log, Stored
-from tensorcast.schema.cluster import ClusterView, project
-from tensorcast.schema.codec import decode
+from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import Corrupt, Timeout, Unavailable
+from tensorcast.schema.errors import Timeout, Unavailable
 from tensorcast.schema.ids import Seq
 
 SUBSCRIPTION_EVENTS_MAX = 65_536
@@ -93,7 +91,7 @@ class Follower:
         self._subscriptions: list[Subscription] = []
 
     async def run(self) -> None:
-        """Follows the log for ever. An event that cannot be read is counted and skipped."""
+        """Follows the log for ever. An event that cannot be taken is parked."""
         async for batch in self._log.read(after=self.view.at):
             for stored in batch:
                 self._take(stored)
@@ -102,15 +100,13 @@ class Follower:
             await asyncio.sleep(0)  # a long history must not starve the rest of the process
 
     def _take(self, stored: Stored) -> None:
-        try:
-            recorded = decode(stored.payload, stored.seq)
-        except Corrupt as error:
-            _logger.error("%s", error)
-            self.view = msgspec.structs.replace(
-                self.view, at=stored.seq, skipped=self.view.skipped + 1
-            )
+        before = self.view.skipped
+        self.view, recorded = take(self.view, stored)
+        if self.view.skipped > before:
+            _logger.error("event %d cannot be taken: it is parked", stored.seq)
             return
-        self.view = project(self.view, recorded)
+        if recorded is None:
+            return
         for subscription in self._subscriptions:
             subscription.offer(self.view, recorded)
 

@@ -55,6 +55,7 @@ from tensorcast.schema.events import (
     ReplicaEvent,
     UnknownEvent,
 )
+from tensorcast.schema.events import aggregate_of as event_aggregate
 from tensorcast.schema.ids import (
     ArtifactId,
     EngineId,
@@ -65,10 +66,18 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Seq,
 )
+from tensorcast.schema.parking import (
+    FAULTS,
+    Parked,
+    explain,
+    is_blocked,
+    park_one,
+    parked_id,
+)
 from tensorcast.schema.signals import Topic
 
 State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """To be raised when the same events lead to other states than before: what was kept of the older
 fold is then made anew. `tests/replay` fails when they do."""
 K = TypeVar("K")
@@ -82,8 +91,9 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     `open_operations` are those issued or running; `operations_by_artifact` are all those of an
     artifact; `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
-    point to it now; `engines_up` the engines that run. `skipped` counts events that could not
-    follow (it stays 0 as long as every writer decides before it appends).
+    point to it now; `engines_up` the engines that run. `parked` are the things that stand still
+    because an event of theirs could not be taken, and `skipped` counts those events (it stays 0 as
+    long as every writer decides before it appends).
     """
 
     at: Seq = Seq(0)
@@ -95,6 +105,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     leases: Map[LeaseId, Lease] = Map()
     engines: Map[EngineId, Engine] = Map()
     signals: Map[Topic, SignalTopic] = Map()
+    parked: Map[str, Parked] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
     replicas_by_node: Map[NodeId, Members[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
@@ -111,13 +122,35 @@ def project(view: ClusterView, recorded: Recorded) -> ClusterView:
     if recorded.seq <= view.at:
         return view
     event = recorded.event
-    changes: dict[str, object] = {}
-    if not isinstance(event, UnknownEvent):
+    if isinstance(event, UnknownEvent):
+        return msgspec.structs.replace(view, at=recorded.seq)
+    reason = ""
+    if not view.parked or not is_blocked(view.parked, *event_aggregate(event)):
         try:
             changes = _placed(view, evolve(view, recorded, event))
-        except Rejected:
-            changes = {"skipped": view.skipped + 1}
-    return msgspec.structs.replace(view, at=recorded.seq, **changes)
+        except FAULTS as error:
+            reason = explain(error)
+        else:
+            return msgspec.structs.replace(view, at=recorded.seq, **changes)
+    return park(view, recorded.seq, parked_id(*event_aggregate(event)), reason)
+
+
+def park(view: ClusterView, seq: Seq, name: str, reason: str) -> ClusterView:
+    """The view after an event that is not taken: it is parked with those of the thing `name`."""
+    parked = view.parked.set(name, park_one(view.parked, name, seq, reason))
+    return msgspec.structs.replace(view, at=seq, parked=parked, skipped=view.skipped + 1)
+
+
+def release(view: ClusterView, name: str, state: State | None) -> ClusterView:
+    """The view with all that was parked of a thing taken: `state` is what follows from all of its
+    events."""
+    held = view.parked.get(name)
+    if held is None:
+        return view
+    view = msgspec.structs.replace(
+        view, parked=view.parked.delete(name), skipped=view.skipped - held.events
+    )
+    return view if state is None else place(view, state)
 
 
 def place(view: ClusterView, state: State) -> ClusterView:
@@ -126,10 +159,10 @@ def place(view: ClusterView, state: State) -> ClusterView:
     return msgspec.structs.replace(view, **_placed(view, state))
 
 
-def assemble(states: Iterable[State], *, at: Seq, skipped: int = 0) -> ClusterView:
-    """The view after event `at`, of all its states at once; of several of one aggregate the last
-    counts. Much faster than to `place` them one by one."""
-    fields: dict[type[State], tuple[str, dict[str, State]]] = {
+def assemble(states: Iterable[State | Parked], *, at: Seq) -> ClusterView:
+    """The view after event `at`, of all its states and all that is parked at once; of several of
+    one aggregate the last counts. Much faster than to `place` them one by one."""
+    fields: dict[type[State | Parked], tuple[str, dict[str, State | Parked]]] = {
         Artifact: ("artifacts", {}),
         KeyState: ("keys", {}),
         Replica: ("replicas", {}),
@@ -138,11 +171,12 @@ def assemble(states: Iterable[State], *, at: Seq, skipped: int = 0) -> ClusterVi
         Lease: ("leases", {}),
         Engine: ("engines", {}),
         SignalTopic: ("signals", {}),
+        Parked: ("parked", {}),
     }
     for state in states:
         name = state.key if isinstance(state, KeyState) else state.id
         fields[type(state)][1][name] = state
-    view = ClusterView(at=at, skipped=skipped)
+    view = ClusterView(at=at)
     maps = {name: Map(found) for name, found in fields.values()}
     view = msgspec.structs.replace(view, **maps)
     return msgspec.structs.replace(view, **_indexes(view))
@@ -163,6 +197,7 @@ def _indexes(view: ClusterView) -> dict[str, object]:
         "operations_by_artifact": _grouped((op.work.artifact, op.id) for op in operations),
         "open_operations": Map(dict.fromkeys(op.id for op in operations if op.status in OPEN)),
         "engines_up": frozenset(e.id for e in engines if e.status is EngineStatus.UP),
+        "skipped": sum(one.events for one in view.parked.values()),
     }
 
 
@@ -198,7 +233,10 @@ def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
 
 def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]:
     """The events of a command against the view, and the position that the append must expect of
-    the aggregate (0: it must be new). Raises what the aggregate's `decide` raises."""
+    the aggregate (0: it must be new). Raises what the aggregate's `decide` raises, and Rejected
+    for one that stands still."""
+    if view.parked:
+        _check_open(view, command)
     events: tuple[Event, ...]
     state: State | None
     if isinstance(command, ArtifactCommand):
@@ -227,6 +265,17 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
         state = view.signals.get(command.topic)
         events = signal.decide(state, command)
     return events, state.version if state else Seq(0)
+
+
+def _check_open(view: ClusterView, command: Command) -> None:
+    kind, name = aggregate_of(command)
+    if is_blocked(view.parked, kind, name):
+        held = view.parked[parked_id(kind, name)]
+        raise Rejected(
+            f"The {kind} {name} stands still: its event {held.first} cannot be taken"
+            f" ({held.reason.rstrip('.')}).",
+            hint="`tcctl audit dead ls` shows what waits; a release that can take it goes on.",
+        )
 
 
 def _placed(view: ClusterView, state: State) -> dict[str, object]:

@@ -24,6 +24,7 @@ from tensorcast.log.identity import new_event_id, now
 from tensorcast.log.memory import MemoryBlocks, MemoryCursors, MemoryLog
 from tensorcast.log.writer import Writer
 from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
+from tensorcast.schema.api_store import DeadPage, DeadQuery
 from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.codec import decode
@@ -59,6 +60,7 @@ class MemoryHistory:
     def __init__(self, log: MemoryLog) -> None:
         self.away = False
         self.lag = 0
+        self.parked: dict[tuple[str, str], int] = {}
         self._log = log
 
     async def committed_seq(self) -> Seq:
@@ -93,6 +95,18 @@ class MemoryHistory:
         await self.committed_seq()
         found = {one.seq: one.event for one in await read_all(self._log) if one.seq in seqs}
         return {seq: e.data for seq, e in found.items() if isinstance(e, SignalEmitted)}
+
+    async def find_letters(self, query: DeadQuery) -> DeadPage:
+        return DeadPage(letters=(), total=0)
+
+    async def count_letters(self) -> dict[tuple[str, str], int]:
+        return self.parked
+
+    async def want_retry(self) -> int:
+        return 0
+
+    async def count_wanted(self) -> int:
+        return 0
 
     async def view_at(self, seq: Seq) -> ClusterView:
         await self.committed_seq()

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from tensorcast.cli import dead
 from tensorcast.cli.causes import explain_chain, explain_why, read_pages, table_why
 from tensorcast.cli.events import event_flow, table_chain
 from tensorcast.cli.output import Answer, Note, Result
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(verify)
 app.command()(export)
 app.command("import")(bring_back)
+app.add_typer(dead.app, name="dead")
 EVENTS_MAX = 10**9
 FOLLOW_S = 0.5
 

@@ -29,6 +29,7 @@ from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import FOLD_VERSION, ClusterView, State
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.parking import Parked
 from tensorcast.schema.tensors import Index
 
 EVENTS_EVERY: Final = 8192
@@ -39,7 +40,7 @@ PART_BYTES: Final = 1 << 20
 PART_BYTES_MAX: Final = 64 << 20
 """Nothing longer is unpacked: one state is never longer than the event that made it."""
 
-_MAPS: Final[dict[str, type[State]]] = {
+_MAPS: Final[dict[str, type[State | Parked]]] = {
     "artifacts": Artifact,
     "keys": KeyState,
     "replicas": Replica,
@@ -48,9 +49,10 @@ _MAPS: Final[dict[str, type[State]]] = {
     "leases": Lease,
     "engines": Engine,
     "signals": SignalTopic,
+    "parked": Parked,
 }
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoders: Final[dict[str, msgspec.msgpack.Decoder[list[State]]]] = {
+_decoders: Final[dict[str, msgspec.msgpack.Decoder[list[State | Parked]]]] = {
     name: msgspec.msgpack.Decoder(list[cls])  # type: ignore[valid-type]  # a type by its kind
     for name, cls in _MAPS.items()
 }
@@ -156,7 +158,7 @@ def _with_index(artifact: Artifact, index: Index) -> Artifact:
     return msgspec.structs.replace(artifact, manifest=manifest)
 
 
-def unpack(part: bytes) -> Sequence[State]:
+def unpack(part: bytes) -> Sequence[State | Parked]:
     """The states of a part. Raises Corrupt for bytes that are none."""
     try:
         inflating = zlib.decompressobj()

@@ -23,6 +23,7 @@ from tensorcast.controlplane.services import (
     api_live,
     api_past,
     api_signals,
+    api_store,
     api_waits,
     api_why,
 )
@@ -57,6 +58,7 @@ from tensorcast.schema.api_audit import (
 from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, ViewQuery
 from tensorcast.schema.api_past import DiffQuery, MomentQuery, WhyQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
+from tensorcast.schema.api_store import DeadQuery, RetryDead
 from tensorcast.schema.errors import (
     ErrorBody,
     InvalidArgument,
@@ -112,6 +114,8 @@ ROUTES = {
     "audit.heads": _route(HeadsQuery, api_audit.show_heads),
     "log.import": _route(ImportEvents, api_audit.import_events),
     "audit.rows": _route(RowsQuery, api_audit.show_rows),
+    "audit.dead": _route(DeadQuery, api_store.list_dead),
+    "store.retry": _route(RetryDead, api_store.retry_dead),
     "blocks.stats": _route(Ask, api_blocks.block_stats),
     "blocks.spaces": _route(Ask, api_blocks.block_spaces),
     "blocks.show": _route(BlockShow, api_blocks.show_block),

@@ -12,6 +12,7 @@ from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
+from tensorcast.controlplane.store.dead_queries import Counts
 from tensorcast.controlplane.store.engine_block_queries import Holder
 from tensorcast.controlplane.store.engine_block_rows import Told
 from tensorcast.controlplane.store.queries import About
@@ -20,6 +21,7 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors
 from tensorcast.log.writer import Writer
 from tensorcast.schema.api import WAIT_S_MAX, AuditQuery, BlockQuery, Browse, EventInfo, Show
+from tensorcast.schema.api_store import DeadPage, DeadQuery
 from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, Timeout, Unavailable
@@ -66,6 +68,22 @@ class History(Protocol):
 
     async def find_signals(self, seqs: Sequence[Seq]) -> Mapping[Seq, dict[str, object]]:
         """What the signals at these positions say; those that are not there are left out."""
+        ...
+
+    async def find_letters(self, query: DeadQuery) -> DeadPage:
+        """The parked events."""
+        ...
+
+    async def count_letters(self) -> Counts:
+        """How many are parked, by log and fault."""
+        ...
+
+    async def want_retry(self) -> int:
+        """Asks the writers to try all of them again."""
+        ...
+
+    async def count_wanted(self) -> int:
+        """How many of those that somebody asked for have not been tried again yet."""
         ...
 
 

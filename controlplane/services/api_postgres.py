@@ -11,16 +11,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tensorcast.controlplane.store import (
     block_queries,
+    dead_queries,
     engine_block_queries,
     queries,
     signal_queries,
 )
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
+from tensorcast.controlplane.store.dead_queries import Counts
 from tensorcast.controlplane.store.engine_block_queries import Holder
 from tensorcast.controlplane.store.engine_block_rows import Told
 from tensorcast.controlplane.store.queries import About
 from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
+from tensorcast.schema.api_store import DeadPage, DeadQuery
 from tensorcast.schema.blocks import BlockKey
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.ids import EventId, NodeId, Seq
@@ -105,6 +108,18 @@ class PostgresHistory:
 
     async def find_signals(self, seqs: Sequence[Seq]) -> Mapping[Seq, dict[str, object]]:
         return await signal_queries.find_signals(self._engine, seqs)
+
+    async def find_letters(self, query: DeadQuery) -> DeadPage:
+        return await dead_queries.find_letters(self._engine, query)
+
+    async def count_letters(self) -> Counts:
+        return await dead_queries.count_letters(self._engine)
+
+    async def want_retry(self) -> int:
+        return await dead_queries.want_retry(self._engine)
+
+    async def count_wanted(self) -> int:
+        return await dead_queries.count_wanted(self._engine)
 
 
 class PostgresBlocks:

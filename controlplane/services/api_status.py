@@ -13,6 +13,7 @@ from tensorcast.controlplane.services.api_live import as_heard
 from tensorcast.controlplane.services.continuity import REMEDY
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.scheduler import READER
+from tensorcast.controlplane.store.dead_queries import Counts
 from tensorcast.schema.aggregates.artifact import ArtifactStatus
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
@@ -35,10 +36,11 @@ async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
     answered whatever is away: what cannot be asked is a problem, and its position 0."""
     view = desk.follower.view
     problems: list[str] = []
-    _, committed, scheduled = await asyncio.gather(
+    _, committed, scheduled, parked = await asyncio.gather(
         _answer_of(desk.cursors.check_room(), problems),
         _answer_of(desk.history.committed_seq(), problems),
         _answer_of(desk.cursors.load(READER), problems),
+        _answer_of(desk.history.count_letters(), problems),
     )
     if desk.writer.trouble is not None:
         problems.append(f"The log takes no events: {desk.writer.trouble}")
@@ -51,6 +53,7 @@ async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
         problems.extend(_lag("The persister", last, committed))
         problems.extend(_lag("The scheduler", last, scheduled))
     problems.extend(find_problems(view, desk.heartbeats))
+    problems.extend(find_parked(view, parked or {}))
     problems.extend(find_losses(view))
     return ClusterStatus(
         cluster=desk.cluster,
@@ -122,5 +125,21 @@ def find_problems(view: ClusterView, heartbeats: Heartbeats) -> Iterator[str]:
         for tier, info in heard.heartbeat.tiers.items():
             if info.capacity and info.used > FULL_FRACTION * info.capacity:
                 yield f"The {tier} of node {name} is {info.used / info.capacity:.0%} full."
-    if view.skipped:
-        yield f"{view.skipped} events of the log could not follow; `tcctl audit verify` says more."
+
+
+def find_parked(view: ClusterView, counts: Counts) -> Iterator[str]:
+    """What stands still because an event of it could not be taken, one sentence for each cause."""
+    mend = "`tcctl audit dead ls` lists all of them."
+    held = sorted(view.parked.values(), key=lambda one: one.first)
+    for one in held[:NAMED_MAX]:
+        waiting = f" and {one.events - 1} after it" if one.events > 1 else ""
+        yield (
+            f"Event {one.first}{waiting} cannot be taken: {one.id} stands still"
+            f" ({one.reason.rstrip('.')}). {mend}"
+        )
+    if len(held) > NAMED_MAX:
+        yield f"{len(held) - NAMED_MAX} more things stand still. {mend}"
+    if refused := counts.get(("log", "postgres"), 0):
+        yield f"Postgres refuses what follows from {refused} events of the log. {mend}"
+    if kv := sum(count for (log, _), count in counts.items() if log == "kv"):
+        yield f"{kv} events of KV blocks cannot be taken. {mend}"

@@ -24,13 +24,26 @@ from tensorcast.controlplane.services.progress import ChainHead, Progress
 from tensorcast.controlplane.services.ticking import with_ticks
 from tensorcast.controlplane.store.cells import as_text, as_uuid
 from tensorcast.controlplane.store.chain import load_hash
+from tensorcast.controlplane.store.dead_letters import (
+    LOG,
+    NOTHING_REFUSED,
+    Letter,
+    Refused,
+    is_retry_wanted,
+    letter_row,
+    retry_parked,
+    take_recorded,
+)
+from tensorcast.controlplane.store.engine import brief
 from tensorcast.controlplane.store.load import load_view
 from tensorcast.controlplane.store.rows import event_row, find_state, read_event
 from tensorcast.controlplane.store.seat import ALIVE_S, say_alive, try_seat, unseat_silent
 from tensorcast.controlplane.store.write import (
+    REFUSALS,
     SEAT,
     Batch,
     Position,
+    is_data_refusal,
     load_position,
     write_batch,
 )
@@ -38,7 +51,7 @@ from tensorcast.log.identity import now
 from tensorcast.log.port import Stored
 from tensorcast.log.restore import RestorableLog
 from tensorcast.schema.chain import HASH_BYTES, chain_events
-from tensorcast.schema.cluster import ClusterView, State, project
+from tensorcast.schema.cluster import ClusterView, State
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 
 BATCH_EVENTS_MAX: Final = 1000
@@ -70,7 +83,7 @@ async def _copy(log: RestorableLog, connection: AsyncConnection, *, progress: Pr
     position = msgspec.structs.replace(await load_position(connection), term=term)
     await ensure_continuity(log, connection, position)
     progress.refusal = None
-    view = await load_view(connection, position)
+    view = await retry_parked(connection, await load_view(connection, position), position)
     head = await load_hash(connection, position.log_epoch, position.seq)
     progress.committed_seq = position.seq
     progress.head = ChainHead(position.log_epoch, position.seq, head)
@@ -79,27 +92,63 @@ async def _copy(log: RestorableLog, connection: AsyncConnection, *, progress: Pr
     async with aclosing(with_ticks(reading, ALIVE_S)) as batches:
         progress.problem = None
         async for stored in batches:
+            if view.parked and await is_retry_wanted(connection, LOG):
+                view = await retry_parked(connection, view, position)
             if stored is None:
                 await say_alive(connection, SEAT, term)
                 continue
-            view, batch = prepare_batch(view, position, head, stored)
-            await write_batch(connection, batch)
-            position, head = batch.last, batch.hashes[-HASH_BYTES:]
+            view, position, head = await _write(connection, view, position, head, stored)
             progress.committed_seq = position.seq
             progress.head = ChainHead(position.log_epoch, position.seq, head)
 
 
+async def _write(
+    connection: AsyncConnection,
+    view: ClusterView,
+    position: Position,
+    head: bytes,
+    stored: Sequence[Stored],
+    refused: Refused = NOTHING_REFUSED,
+) -> tuple[ClusterView, Position, bytes]:
+    """Writes the events. When Postgres refuses something of them they are written one by one; the
+    one that it refuses to have in a read model is parked. One that it refuses to have in the
+    history is trouble."""
+    after, batch = prepare_batch(view, position, head, stored, refused)
+    try:
+        await write_batch(connection, batch)
+    except REFUSALS as error:
+        if refused or not is_data_refusal(error):
+            raise
+        if len(stored) == 1:
+            reason = f"Postgres refuses what follows from it: {brief(error)}"
+            said = {stored[0].seq: reason}
+            return await _write(connection, view, position, head, stored, said)
+        for one in stored:
+            view, position, head = await _write(connection, view, position, head, (one,))
+        return view, position, head
+    for letter in batch.letters:
+        _logger.error("event %(seq)d is parked (%(aggregate_id)s): %(reason)s", letter)
+    return after, batch.last, batch.hashes[-HASH_BYTES:]
+
+
 def prepare_batch(
-    view: ClusterView, position: Position, head: bytes, stored: Sequence[Stored]
+    view: ClusterView,
+    position: Position,
+    head: bytes,
+    stored: Sequence[Stored],
+    refused: Refused = NOTHING_REFUSED,
 ) -> tuple[ClusterView, Batch]:
     """The view after the events, and what is to be written for them; `head` is the hash of the
     event before them. Pure but for the time that an unreadable event gets."""
     recorded = [read_event(one, now()) for one in stored]
     changed: dict[tuple[str, str], None] = {}
-    for one in recorded:
-        view = project(view, one)
-        if not isinstance(one.event, UnknownEvent):
-            changed[aggregate_of(one.event)] = None
+    letters: list[Letter] = []
+    for one, read in zip(stored, recorded, strict=True):
+        view, letter = take_recorded(view, one, read, refused)
+        if letter is not None:
+            letters.append(letter)
+        elif not isinstance(read.event, UnknownEvent):
+            changed[aggregate_of(read.event)] = None
     rows = [
         event_row(position.log_epoch, one, read, view)
         for one, read in zip(stored, recorded, strict=True)
@@ -115,4 +164,11 @@ def prepare_batch(
         position.log_epoch,
         ((one.seq, as_text(one.subject).encode(), one.payload) for one in stored),
     )
-    return view, Batch(previous=position, last=last, events=rows, states=states, hashes=hashes)
+    return view, Batch(
+        previous=position,
+        last=last,
+        events=rows,
+        states=states,
+        hashes=hashes,
+        letters=[letter_row(LOG, position.log_epoch, one) for one in letters],
+    )

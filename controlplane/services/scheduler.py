@@ -21,13 +21,15 @@ from tensorcast.controlplane.core.decisions import (
 from tensorcast.controlplane.core.policies.base import Policy
 from tensorcast.controlplane.services.retries import Retries
 from tensorcast.log.execute import Appender, execute
+from tensorcast.log.folding import take
 from tensorcast.log.follower import Follower
-from tensorcast.log.port import APPEND_EVENTS_MAX, Cursors, Log, read_records
-from tensorcast.schema.cluster import ClusterView, project
+from tensorcast.log.port import APPEND_EVENTS_MAX, Cursors, Log, Stored
+from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import Conflict, Rejected, TensorCastError, Timeout, Unavailable
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.parking import FAULTS
 
 READER = "scheduler"
 CURSOR_PERIOD_S = 1.0
@@ -46,16 +48,16 @@ async def run_scheduler(
     policies: tuple[Policy, ...] = POLICIES,
 ) -> None:
     """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
-    (its `run` is the caller's); commands are decided on its view. Raises Corrupt for bytes that
-    are no event."""
+    (its `run` is the caller's); commands are decided on its view. What cannot be taken is parked,
+    and nothing follows from it."""
     reacted = await cursors.load(READER)
     scheduler = Scheduler(writer, follower, reacted=reacted, policies=policies)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_store_cursor(scheduler, cursors))
         tasks.create_task(scheduler.retries.run())
-        async for batch in read_records(log, after=Seq(0)):
-            for recorded in batch:
-                await scheduler.take(recorded)
+        async for batch in log.read(after=Seq(0)):
+            for stored in batch:
+                await scheduler.take(stored)
             await asyncio.sleep(0)  # a long history must not starve the other services
 
 
@@ -78,15 +80,25 @@ class Scheduler:
         self._follower = follower
         self._policies = policies
 
-    async def take(self, recorded: Recorded) -> None:
-        """Folds one event and, when it is new, does what follows from it."""
-        self.view = project(self.view, recorded)
-        self.retries.note(self.view, recorded)
-        if recorded.seq <= self.reacted:
-            return
-        for decision in decide_reactions(self.view, recorded, self._policies):
-            await self._carry_out(decision, recorded)
-        self.reacted = recorded.seq
+    async def take(self, stored: Stored) -> None:
+        """Folds one event and, when it is new and not parked, does what follows from it."""
+        before = self.view.skipped
+        self.view, recorded = take(self.view, stored)
+        if recorded is not None and self.view.skipped == before:
+            self.retries.note(self.view, recorded)
+            if recorded.seq > self.reacted:
+                for decision in self._decide(recorded):
+                    await self._carry_out(decision, recorded)
+        self.reacted = max(self.reacted, stored.seq)
+
+    def _decide(self, recorded: Recorded) -> Sequence[Decision]:
+        """What follows from an event; nothing when a policy stumbles over it: one event must not
+        stop all others."""
+        try:
+            return tuple(decide_reactions(self.view, recorded, self._policies))
+        except FAULTS:
+            _logger.exception("the policies cannot take event %d: nothing follows", recorded.seq)
+            return ()
 
     async def _carry_out(self, decision: Decision, recorded: Recorded) -> None:
         """Until it is done or needless: the log may be away for a while."""

@@ -4,7 +4,7 @@ together or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from tensorcast.controlplane.store.block_tables import kv_events, kv_holdings, k
 from tensorcast.controlplane.store.engine_block_rows import EngineFold
 from tensorcast.controlplane.store.engine_block_write import write_engine_fold
 from tensorcast.controlplane.store.seat import Seat, confirm_term
-from tensorcast.controlplane.store.write import copy_rows, merge_rows
+from tensorcast.controlplane.store.write import copy_rows, merge_rows, write_letters
 from tensorcast.schema.errors import Conflict
 from tensorcast.schema.ids import Seq
 
@@ -35,13 +35,14 @@ class BlockPosition(msgspec.Struct, frozen=True):
 
 class BlockBatch(msgspec.Struct, frozen=True):
     """What one transaction writes: the rows of the events after `previous` up to `last`, and what
-    they change."""
+    they change. `letters` are rows of `dead_letters` for those that could not be taken."""
 
     previous: BlockPosition
     last: BlockPosition
     events: Sequence[Row]
     fold: Fold
     engines: EngineFold = EngineFold()
+    letters: Sequence[Mapping[str, object]] = ()
 
 
 async def load_block_position(connection: AsyncConnection, created: str) -> BlockPosition:
@@ -77,6 +78,7 @@ async def write_block_batch(connection: AsyncConnection, batch: BlockBatch) -> N
         await copy_rows(connection, kv_events, batch.events)
         await _write_fold(connection, batch.fold)
         await write_engine_fold(connection, batch.engines)
+        await write_letters(connection, batch.letters)
 
 
 async def _move_position(connection: AsyncConnection, batch: BlockBatch) -> None:

@@ -3,56 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Final
 
 import msgspec
-from sqlalchemy import Text, cast, select
+from sqlalchemy import Text, cast, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tensorcast.controlplane.store.rows import STATE_TYPES
-from tensorcast.controlplane.store.tables import READ_MODELS, events
-from tensorcast.controlplane.store.write import Position, replace_states
+from tensorcast.controlplane.core.snapshots import fold_name
+from tensorcast.controlplane.store.dead_letters import (
+    LOG,
+    Letter,
+    letter_row,
+    load_parked,
+    load_refused,
+    take_recorded,
+)
+from tensorcast.controlplane.store.rows import STATE_TYPES, read_event
+from tensorcast.controlplane.store.tables import READ_MODELS, cursors, dead_letters, events
+from tensorcast.controlplane.store.write import CURSOR, Position, replace_states, write_letters
+from tensorcast.log.folding import take
 from tensorcast.log.port import Stored
-from tensorcast.schema.cluster import ClusterView, State, place, project
-from tensorcast.schema.codec import decode
-from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.cluster import ClusterView, State, assemble
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.parking import Parked
 
 BATCH_ROWS: Final = 1000
 BEGINNING: Final = Seq(0)
 
 
 async def load_view(connection: AsyncConnection, position: Position) -> ClusterView:
-    """The view that the read models hold. When one of them was written by a release that kept
-    other things, all are made anew from the history first."""
-    try:
-        view = await _read_view(connection)
-    except msgspec.MsgspecError:
-        return await rebuild(connection, position)
-    return msgspec.structs.replace(view, at=position.seq)
+    """The view that the read models hold, with what is parked. When they follow from the fold of
+    another release, all are made anew from the history first."""
+    if position.fold == fold_name() or not position.seq:
+        try:
+            return await _read_view(connection, position)
+        except msgspec.MsgspecError:
+            pass
+    return await rebuild(connection, position)
 
 
-async def _read_view(connection: AsyncConnection) -> ClusterView:
-    view = ClusterView()
+async def _read_view(connection: AsyncConnection, position: Position) -> ClusterView:
+    states: list[State | Parked] = []
     for kind, table in READ_MODELS.items():
         decoder: msgspec.json.Decoder[State] = msgspec.json.Decoder(STATE_TYPES[kind])
         rows = await connection.stream_scalars(select(cast(table.c.state, Text)))
         async for chunk in rows.partitions(BATCH_ROWS):
-            for state in chunk:
-                view = place(view, decoder.decode(state))
+            states += map(decoder.decode, chunk)
+    states += (await load_parked(connection, position.log_epoch)).values()
+    if position.fold is None:
+        await _name_fold(connection)
     await connection.commit()
-    return view
+    return assemble(states, at=position.seq)
+
+
+async def _name_fold(connection: AsyncConnection) -> None:
+    await connection.execute(
+        update(cursors).where(cursors.c.name == CURSOR).values(fold=fold_name())
+    )
 
 
 async def rebuild(connection: AsyncConnection, position: Position) -> ClusterView:
     """Makes the read models anew from the history, in one transaction; returns the view."""
-    view = ClusterView()
+    view, letters = ClusterView(), list[Letter]()
     await connection.rollback()
     async with connection.begin():
+        refused = await load_refused(connection, position.log_epoch)
         async for batch in read_history(connection, position.log_epoch, to_seq=position.seq):
-            view = fold(view, batch)
+            for stored in batch:
+                recorded = read_event(stored, datetime.min)
+                view, letter = take_recorded(view, stored, recorded, refused)
+                letters += [letter] if letter is not None else []
         await replace_states(connection, all_states(view))
-    return msgspec.structs.replace(view, at=position.seq)
+        await replace_letters(connection, position.log_epoch, letters)
+        await _name_fold(connection)
+    return view
+
+
+async def replace_letters(
+    connection: AsyncConnection, log_epoch: int, letters: list[Letter]
+) -> None:
+    """Has these letters of the log, and no others, inside the caller's transaction."""
+    of_log = (dead_letters.c.log == LOG, dead_letters.c.log_epoch == log_epoch)
+    await connection.execute(delete(dead_letters).where(*of_log))
+    await write_letters(connection, [letter_row(LOG, log_epoch, one) for one in letters])
 
 
 async def read_history(
@@ -69,12 +103,9 @@ async def read_history(
 
 
 def fold(view: ClusterView, batch: tuple[Stored, ...]) -> ClusterView:
-    """The view after these events; one that cannot be read is counted and skipped."""
+    """The view after these events; what cannot be taken is parked."""
     for stored in batch:
-        try:
-            view = project(view, decode(stored.payload, stored.seq))
-        except Corrupt:
-            view = msgspec.structs.replace(view, at=stored.seq, skipped=view.skipped + 1)
+        view, _ = take(view, stored)
     return view
 
 

@@ -144,7 +144,7 @@ def _build(layer: Layer, parts: Sequence[bytes]) -> ClusterView:
     gc.disable()
     try:
         states = joined.from_iterable(unpack(part) for part in parts)
-        return assemble(states, at=layer.seq, skipped=layer.skipped)
+        return assemble(states, at=layer.seq)
     finally:
         if is_collecting:
             gc.enable()

@@ -85,8 +85,29 @@ cursors: Final = Table(
     Column("event_id", Uuid),
     Column("updated_at", Moment, nullable=False, server_default=text("now()")),
     Column("term", BigInteger, nullable=False, server_default=text("0")),
+    Column("fold", Text),
 )
-"""`term` counts those who have sat in the seat of the writer that moves the cursor."""
+"""`term` counts those who have sat in the seat of the writer that moves the cursor; `fold` names
+the fold that the read models follow from."""
+
+dead_letters: Final = Table(
+    "dead_letters",
+    metadata,
+    Column("log", Text, primary_key=True),
+    Column("log_epoch", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("aggregate_kind", Text, nullable=False),
+    Column("aggregate_id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("fault", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("parked_at", Moment, nullable=False, server_default=text("now()")),
+    Column("tried_at", Moment),
+    Column("wanted_at", Moment),
+    Index("dead_letters_by_aggregate", "log", "log_epoch", "aggregate_kind", "aggregate_id", "seq"),
+)
+"""The events that a projection could not take, and those that wait behind them. `log` is `log` or
+`kv`; `wanted_at` is when somebody asked to try again."""
 
 
 def _read_model(name: str, *columns: Column[object]) -> Table:

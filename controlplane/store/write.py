@@ -4,7 +4,7 @@ all. So each event is there exactly once, whatever is killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, cast
 from uuid import UUID
@@ -13,11 +13,12 @@ import asyncpg
 import msgspec
 from sqlalchemy import Table, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.store.rows import Row, kind_of_state, state_row
 from tensorcast.controlplane.store.seat import FIRST_EPOCH, Seat
-from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
+from tensorcast.controlplane.store.tables import READ_MODELS, cursors, dead_letters, events
 from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.cluster import State
 from tensorcast.schema.errors import Conflict, Corrupt
@@ -29,24 +30,27 @@ SEAT: Final = Seat(CURSOR, 0x7463_7065_7273)
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far Postgres goes: the last event it has, in which life of the log, and the term of the
-    writer that may go on from there."""
+    """How far Postgres goes: the last event it has, in which life of the log, the term of the
+    writer that may go on from there, and the fold that the read models follow from."""
 
     log_epoch: int
     seq: Seq
     event_id: UUID | None
     term: int = 0
+    fold: str | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):
     """What one transaction writes: the rows of the events after `previous` up to `last`, the
-    states that they changed, and their hashes in the chain, end to end."""
+    states that they changed, their hashes in the chain, end to end, and the letters of those that
+    are parked, as rows of `dead_letters`."""
 
     previous: Position
     last: Position
     events: Sequence[Row]
     states: Sequence[State]
     hashes: bytes
+    letters: Sequence[Mapping[str, object]] = ()
 
 
 async def load_position(connection: AsyncConnection) -> Position:
@@ -57,13 +61,17 @@ async def load_position(connection: AsyncConnection) -> Position:
         .on_conflict_do_nothing(index_elements=["name"])
     )
     found = await connection.execute(
-        select(cursors.c.log_epoch, cursors.c.seq, cursors.c.event_id, cursors.c.term).where(
-            cursors.c.name == CURSOR
-        )
+        select(
+            cursors.c.log_epoch,
+            cursors.c.seq,
+            cursors.c.event_id,
+            cursors.c.term,
+            cursors.c.fold,
+        ).where(cursors.c.name == CURSOR)
     )
     row = found.one()
     await connection.commit()
-    return Position(row.log_epoch, Seq(row.seq), row.event_id, row.term)
+    return Position(row.log_epoch, Seq(row.seq), row.event_id, row.term, row.fold)
 
 
 async def write_batch(connection: AsyncConnection, batch: Batch) -> None:
@@ -77,6 +85,26 @@ async def write_batch(connection: AsyncConnection, batch: Batch) -> None:
         await _merge(connection, events, batch.events, _KEEP)
         await _finish(connection, batch)
         await write_states(connection, batch.states)
+        await write_letters(connection, batch.letters)
+
+
+async def write_letters(
+    connection: AsyncConnection, letters: Sequence[Mapping[str, object]]
+) -> None:
+    """Adds rows of `dead_letters`, inside the caller's transaction."""
+    if letters:
+        await connection.execute(insert(dead_letters).on_conflict_do_nothing(), list(letters))
+
+
+REFUSALS: Final = (DBAPIError, asyncpg.PostgresError)
+_DATA_REFUSALS: Final = frozenset({"22", "23", "54"})
+"""Classes of SQLSTATE: a value that cannot be, a constraint, a limit of the program."""
+
+
+def is_data_refusal(error: Exception) -> bool:
+    """Whether Postgres refuses a value or a row, whoever writes it and whenever."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return str(getattr(origin, "sqlstate", ""))[:2] in _DATA_REFUSALS
 
 
 async def _move_position(connection: AsyncConnection, batch: Batch) -> None:

@@ -316,7 +316,7 @@ def test_a_view_is_assembled_from_its_states_at_once():
     maps = (view.artifacts, view.keys, view.replicas, view.operations)
     maps += (view.nodes, view.leases, view.engines, view.signals)
     states = [state for states in maps for state in states.values()]
-    assert assemble(states, at=view.at, skipped=view.skipped) == view
+    assert assemble(states, at=view.at) == view
     older = [msgspec.structs.replace(state, version=Seq(0)) for state in states]
     assert assemble([*older, *states], at=view.at) == view
     assert assemble([], at=Seq(0)) == ClusterView()

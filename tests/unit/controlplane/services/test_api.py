@@ -302,5 +302,6 @@ async def test_what_a_node_uses_is_its_own_word_while_it_is_up(rig):
 def test_a_verb_either_changes_something_or_is_for_readers_too(verb):
     """A new verb that only looks belongs into `READ_VERBS`, or keys of readers may not ask it."""
     writes = {"execute", "signal.emit", "engine_blocks.report", "log.import"}
+    writes |= {verb for verb in ROUTES if verb.startswith("store.")}
     is_readable = any(fnmatchcase(verb, pattern) for pattern in READ_VERBS)
     assert is_readable is (verb not in writes)

@@ -88,3 +88,16 @@ def test_artifacts_that_are_nowhere_are_counted_and_named():
     for artifact in (a, *others):
         world.then(ArtifactRemoved(artifact=artifact))
     assert list(find_losses(world.view)) == []
+
+
+def test_what_stands_still_is_named_with_its_cause():
+    view = ClusterView()
+    for number in range(5):
+        view = park(view, Seq(number + 1), f"node/n{number}", "No.")
+    view = park(view, Seq(6), "node/n0", "")
+    told = list(find_parked(view, {("log", "postgres"): 2, ("kv", "fold"): 3}))
+    assert "Event 1 and 1 after it cannot be taken: node/n0 stands still (No)." in told[0]
+    assert told[3].startswith("2 more things stand still.")
+    assert told[4].startswith("Postgres refuses what follows from 2 events of the log.")
+    assert told[5].startswith("3 events of KV blocks cannot be taken.")
+    assert list(find_parked(ClusterView(), {})) == []

@@ -2,13 +2,20 @@ import asyncio
 
 import pytest
 
+import story
 from rigs import running_rig
 from tensorcast.controlplane.services.scheduler import Scheduler
+from tensorcast.log.port import Stored
 from tensorcast.schema.aggregates.operation import OPEN, OperationStatus
+from tensorcast.schema.codec import encode
 from tensorcast.schema.events import ArtifactRemoved, OperationSucceeded
 from tensorcast.schema.ids import Epoch, NodeId, Seq, Tier
 from tensorcast.schema.work import Evict, Materialize
 from worlds import World
+
+
+def stored_as(recorded):
+    return Stored(recorded.seq, "", encode(story.to_draft(recorded)))
 
 
 class Overtaken:
@@ -52,7 +59,7 @@ async def test_a_refused_command_does_not_take_the_others_with_it(rig):
     scheduler = Scheduler(Overtaken(rig, succeeded), rig.follower, reacted=Seq(removed.seq - 1))
     async with asyncio.timeout(10):
         for recorded in world.events:
-            await scheduler.take(recorded)
+            await scheduler.take(stored_as(recorded))
     assert rig.view.operations[fill].status is OperationStatus.SUCCEEDED
     issued = [found for found in rig.view.operations.values() if found.status in OPEN]
     assert sorted((found.node, found.work) for found in issued) == [

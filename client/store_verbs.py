@@ -1,0 +1,39 @@
+"""What clients ask the control plane about its store; part of `ControlPlane`."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from tensorcast.schema.api_store import DeadPage, DeadQuery, RetryDead
+from tensorcast.schema.ids import Seq
+
+T = TypeVar("T")
+RETRY_S = 90.0
+
+
+class _Asks(Protocol):
+    async def ask(
+        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float | None = None
+    ) -> T: ...
+
+    async def ask_once(
+        self, verb: str, request: msgspec.Struct, answer: type[T], *, timeout: float
+    ) -> T: ...
+
+
+class StoreVerbs:
+    """Questions about the store itself, put by `ask`."""
+
+    async def dead_letters(
+        self: _Asks, seq: int | None = None, *, after: int = 0, limit: int = 1000
+    ) -> DeadPage:
+        """The events that the read models could not take, and those that wait behind them."""
+        at = None if seq is None else Seq(seq)
+        request = DeadQuery(seq=at, after=Seq(after), limit=limit)
+        return await self.ask("audit.dead", request, DeadPage)
+
+    async def retry_dead_letters(self: _Asks) -> DeadPage:
+        """Has all of them tried again; what still waits. Raises Unavailable."""
+        return await self.ask_once("store.retry", RetryDead(), DeadPage, timeout=RETRY_S)

@@ -1,0 +1,53 @@
+"""What clients ask the control plane about the store itself, and what it answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from tensorcast.schema.ids import Seq
+
+LETTERS_MAX = 1000
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class DeadQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.dead`: the events that the read models could not take, in the order of the log
+    (those of KV blocks last), after `after`. With `seq` only those at that position. Answer:
+    `DeadPage`."""
+
+    seq: Seq | None = None
+    after: Seq = Seq(0)
+    limit: int = LETTERS_MAX
+
+
+class RetryDead(_Message, frozen=True, kw_only=True):
+    """Verb `store.retry`: try all parked events again, now. Answer: `DeadPage`, what still
+    waits."""
+
+
+class DeadLetter(_Message, frozen=True, kw_only=True):
+    """A parked event. `log` is `log` or `kv`; `kind` and `id` name the thing that it is about.
+    `fault` is `unreadable`, `fold` (it cannot follow, or this release stumbles over it), `postgres`
+    (refused there) or `follows` (it waits behind another one)."""
+
+    log: str
+    seq: Seq
+    kind: str
+    id: str
+    type: str
+    fault: str
+    reason: str
+    parked_at: datetime
+    tried_at: datetime | None = None
+
+
+class DeadPage(_Message, frozen=True, kw_only=True):
+    """At most `limit` of the `total` that there are."""
+
+    letters: tuple[DeadLetter, ...]
+    total: int
