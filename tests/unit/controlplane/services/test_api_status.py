@@ -3,10 +3,16 @@ import asyncio
 import pytest
 
 from rigs import Clock, running_rig
-from tensorcast.controlplane.services.api_status import find_losses, find_problems, show_status
+from tensorcast.controlplane.services.api_status import (
+    find_losses,
+    find_parked,
+    find_problems,
+    show_status,
+)
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.log.port import NoRoom
 from tensorcast.schema.api import Ask
+from tensorcast.schema.cluster import ClusterView, park
 from tensorcast.schema.events import ArtifactRemoved, KeyMoved, NodeLost, ReplicaLost
 from tensorcast.schema.ids import Epoch, Key, NodeId, Seq
 from worlds import World
