@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tensorcast.cli.output import Flow, Table, shorten, shorten_operation
+from tensorcast.cli.plan_events import describe_plan_event
 from tensorcast.cli.signals import shorten_data
 from tensorcast.cli.units import format_second, format_size
 from tensorcast.schema import events as facts
@@ -18,6 +19,7 @@ from tensorcast.schema.engine_events import (
     EngineServing,
 )
 from tensorcast.schema.ids import EventId
+from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.work import kind_of
 
 
@@ -152,6 +154,8 @@ def _content(fact: facts.Event) -> str:
         return _about_engine(fact)
     if isinstance(fact, facts.SignalEvent):
         return shorten_data(fact.data)
+    if isinstance(fact, PlanEvent):
+        return describe_plan_event(fact)
     return _about_lease(fact)
 
 

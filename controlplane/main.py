@@ -33,6 +33,7 @@ from tensorcast.controlplane.services.departures import run_departures
 from tensorcast.controlplane.services.gate import Gate, GatedAppender
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
+from tensorcast.controlplane.services.plans import run_plans
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.services.scheduler import run_scheduler
 from tensorcast.controlplane.services.signer import HeadFile, run_signer
@@ -216,6 +217,7 @@ def _services(
     if "scheduler" in chosen:
         policies = make_policies(settings.topology)
         yield run_scheduler(tail, appender, desk.cursors, follower=follower, policies=policies)
+        yield run_plans(log, appender, follower, labels=settings.topology)
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s
         yield run_timers(log.nats, appender, follower, desk.heartbeats, node_timeout_s=timeout_s)

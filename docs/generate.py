@@ -18,6 +18,7 @@ from tensorcast.schema.aggregates import (
     machine,
     node,
     operation,
+    plan,
     replica,
     signal,
 )
@@ -37,6 +38,7 @@ AGGREGATES: dict[AggregateKind, ModuleType] = {
     AggregateKind.LEASE: lease,
     AggregateKind.ENGINE: engine,
     AggregateKind.SIGNAL: signal,
+    AggregateKind.PLAN: plan,
 }
 
 
@@ -52,6 +54,9 @@ def state_machines() -> str:
         summary = (inspect.getdoc(module) or "").split("\n\n")[0]
         diagram = machine.draw(module.TRANSITIONS)
         parts += ["", f"## {kind}", "", summary, "", "```mermaid", diagram, "```"]
+    parts += ["", "### a step of a plan", "", inspect.getdoc(plan.StepStatus) or ""]
+    parts += ["A failed step that is to be tried again is `retrying` in place of `failed`.", ""]
+    parts += ["```mermaid", machine.draw(plan.STEP_TRANSITIONS), "```"]
     return "\n".join(parts) + "\n"
 
 

@@ -29,7 +29,8 @@ from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Conflict, Corrupt, Unavailable
 from tensorcast.schema.ids import Seq, parse_cluster
-from tensorcast.schema.subjects import log_name
+from tensorcast.schema.signals import Pattern
+from tensorcast.schema.subjects import log_name, signal_subjects
 
 __all__ = ["JetStreamCursors", "JetStreamLog", "connect_log"]
 
@@ -101,6 +102,11 @@ class JetStreamLog:
             raise
         first = last - len(entries) + 1
         return tuple(Seq(first + offset) for offset in range(len(entries)))
+
+    async def find_signal(self, pattern: Pattern, after: Seq) -> Stored | None:
+        """The first signal after a position on a topic of the pattern. Raises Unavailable."""
+        request = {"next_by_subj": signal_subjects(self.cluster, pattern), "seq": after + 1}
+        return await read_message(self._connection, self._name, request)
 
     async def append_raw(self, first: Seq, events: Sequence[tuple[str, bytes]]) -> Seq:
         """Appends events as they are (subject and bytes, at most `APPEND_EVENTS_MAX`), the first

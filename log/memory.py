@@ -13,8 +13,10 @@ from tensorcast.schema.block_events import BlockDraft
 from tensorcast.schema.codec import decode
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Conflict, Corrupt, Unavailable
+from tensorcast.schema.events import AggregateKind
 from tensorcast.schema.ids import EventId, NodeId, Seq
-from tensorcast.schema.subjects import kv_cleared
+from tensorcast.schema.signals import Pattern, Topic, matches
+from tensorcast.schema.subjects import kv_cleared, parse_log_subject
 
 
 class MemoryLog:
@@ -74,6 +76,14 @@ class MemoryLog:
     async def read_one(self, seq: Seq) -> Stored | None:
         """The event at `seq`; None when there is none."""
         return self._stored[seq - 1] if 1 <= seq <= len(self._stored) else None
+
+    async def find_signal(self, pattern: Pattern, after: Seq) -> Stored | None:
+        """The first signal after a position on a topic of the pattern."""
+        for stored in self._stored[after:]:
+            kind, topic = parse_log_subject(stored.subject)
+            if kind is AggregateKind.SIGNAL and matches(pattern, Topic(topic)):
+                return stored
+        return None
 
     async def restore(self, events: Sequence[Stored]) -> None:
         """As `RestorableLog.restore`."""

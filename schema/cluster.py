@@ -19,6 +19,7 @@ from tensorcast.schema.aggregates import (
     lease,
     node,
     operation,
+    plan,
     replica,
     signal,
 )
@@ -28,6 +29,8 @@ from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import OPEN, Operation
+from tensorcast.schema.aggregates.plan import OPEN as OPEN_PLANS
+from tensorcast.schema.aggregates.plan import Plan
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.commands import (
@@ -63,6 +66,7 @@ from tensorcast.schema.ids import (
     LeaseId,
     NodeId,
     OperationId,
+    PlanId,
     ReplicaId,
     Seq,
 )
@@ -74,9 +78,11 @@ from tensorcast.schema.parking import (
     park_one,
     parked_id,
 )
+from tensorcast.schema.plan_commands import PlanCommand
+from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.signals import Topic
 
-State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic
+State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic | Plan
 FOLD_VERSION = 2
 """To be raised when the same events lead to other states than before: what was kept of the older
 fold is then made anew. `tests/replay` fails when they do."""
@@ -91,9 +97,9 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     `open_operations` are those issued or running; `operations_by_artifact` are all those of an
     artifact; `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
-    point to it now; `engines_up` the engines that run. `parked` are the things that stand still
-    because an event of theirs could not be taken, and `skipped` counts those events (it stays 0 as
-    long as every writer decides before it appends).
+    point to it now; `engines_up` the engines that run, `open_plans` the plans that are not over.
+    `parked` are the things that stand still because an event of theirs could not be taken, and
+    `skipped` counts those events (it stays 0 as long as every writer decides before it appends).
     """
 
     at: Seq = Seq(0)
@@ -105,6 +111,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     leases: Map[LeaseId, Lease] = Map()
     engines: Map[EngineId, Engine] = Map()
     signals: Map[Topic, SignalTopic] = Map()
+    plans: Map[PlanId, Plan] = Map()
     parked: Map[str, Parked] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
     replicas_by_node: Map[NodeId, Members[ReplicaId]] = Map()
@@ -113,6 +120,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     operations_by_artifact: Map[ArtifactId, frozenset[OperationId]] = Map()
     open_operations: Members[OperationId] = Map()
     engines_up: frozenset[EngineId] = frozenset()
+    open_plans: frozenset[PlanId] = frozenset()
     skipped: int = 0
 
 
@@ -171,6 +179,7 @@ def assemble(states: Iterable[State | Parked], *, at: Seq) -> ClusterView:
         Lease: ("leases", {}),
         Engine: ("engines", {}),
         SignalTopic: ("signals", {}),
+        Plan: ("plans", {}),
         Parked: ("parked", {}),
     }
     for state in states:
@@ -197,6 +206,7 @@ def _indexes(view: ClusterView) -> dict[str, object]:
         "operations_by_artifact": _grouped((op.work.artifact, op.id) for op in operations),
         "open_operations": Map(dict.fromkeys(op.id for op in operations if op.status in OPEN)),
         "engines_up": frozenset(e.id for e in engines if e.status is EngineStatus.UP),
+        "open_plans": frozenset(p.id for p in view.plans.values() if p.status in OPEN_PLANS),
         "skipped": sum(one.events for one in view.parked.values()),
     }
 
@@ -228,6 +238,8 @@ def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
         return lease.evolve(view.leases.get(event.lease), recorded, event)
     if isinstance(event, EngineEvent):
         return engine.evolve(view.engines.get(event.engine), recorded, event)
+    if isinstance(event, PlanEvent):
+        return plan.evolve(view.plans.get(event.plan), recorded, event)
     return signal.evolve(view.signals.get(event.topic), recorded, event)
 
 
@@ -260,6 +272,9 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
     elif isinstance(command, EngineCommand):
         state = view.engines.get(command.engine)
         events = engine.decide(state, command)
+    elif isinstance(command, PlanCommand):
+        state = view.plans.get(command.plan)
+        events = plan.decide(state, command)
     else:
         assert isinstance(command, SignalCommand), aggregate_of(command)
         state = view.signals.get(command.topic)
@@ -302,6 +317,12 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
             return {"nodes": view.nodes.set(state.id, state)}
         case SignalTopic():
             return {"signals": view.signals.set(state.id, state)}
+        case Plan():
+            still_open = view.open_plans - {state.id}
+            return {
+                "plans": view.plans.set(state.id, state),
+                "open_plans": still_open | {state.id} if state.status in OPEN_PLANS else still_open,
+            }
         case Engine():
             up = view.engines_up - {state.id}
             return {

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import get_args
 
 import msgspec
 
@@ -24,6 +25,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Tier,
 )
+from tensorcast.schema.plan_commands import PlanCommand
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
 from tensorcast.schema.work import Work
@@ -335,6 +337,7 @@ Command = (
     | LeaseCommand
     | EngineCommand
     | SignalCommand
+    | PlanCommand
 )
 
 _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], ...] = (
@@ -390,6 +393,7 @@ _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], .
     (AggregateKind.LEASE, (AcquireLease, ReleaseLease, ExpireLease)),
     (AggregateKind.ENGINE, (RegisterEngine, ServeWeights, LeaveEngine, LoseEngine)),
     (AggregateKind.SIGNAL, (EmitSignal,)),
+    (AggregateKind.PLAN, get_args(PlanCommand)),
 )
 
 

@@ -27,6 +27,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Tier,
 )
+from tensorcast.schema.plan_events import PLAN_EVENT_TYPES, PlanEvent
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
 from tensorcast.schema.work import Work
@@ -43,6 +44,7 @@ class AggregateKind(StrEnum):
     LEASE = "lease"
     ENGINE = "engine"
     SIGNAL = "signal"
+    PLAN = "plan"
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,6 +417,7 @@ Event = (
     | LeaseEvent
     | EngineEvent
     | SignalEvent
+    | PlanEvent
 )
 
 EVENT_TYPES: dict[str, type[Event]] = {
@@ -453,6 +456,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "lease.expired": LeaseExpired,
     **ENGINE_EVENT_TYPES,
     "signal.emitted": SignalEmitted,
+    **PLAN_EVENT_TYPES,
 }
 TYPE_NAMES: dict[type[Event], str] = {cls: name for name, cls in EVENT_TYPES.items()}
 

@@ -15,6 +15,7 @@ ReplicaId = NewType("ReplicaId", str)
 OperationId = NewType("OperationId", str)
 LeaseId = NewType("LeaseId", str)
 EngineId = NewType("EngineId", str)
+PlanId = NewType("PlanId", str)
 NodeId = NewType("NodeId", str)
 EventId = NewType("EventId", str)
 Epoch = NewType("Epoch", int)
@@ -22,10 +23,12 @@ Seq = NewType("Seq", int)
 """Position in the log, from 1; 0 stands for "before the first event"."""
 
 KEY_BYTES_MAX = 512
+PLAN_PREFIX = "plan-"
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ARTIFACT = re.compile(r"[0-9a-f]{40}")
 _ENGINE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PLAN = re.compile(rf"{PLAN_PREFIX}[0-9a-f]{{24}}")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -62,6 +65,11 @@ def derive_operation_id(cause: str, policy: str, ordinal: int) -> OperationId:
     """
     text = f"{cause}\n{policy}\n{ordinal}"
     return OperationId("op-" + hashlib.blake2s(text.encode(), digest_size=12).hexdigest())
+
+
+def derive_plan_id(dedup_id: str) -> PlanId:
+    """The id of a plan that is submitted under this name, however often."""
+    return PlanId(PLAN_PREFIX + hashlib.blake2s(dedup_id.encode(), digest_size=12).hexdigest())
 
 
 def derive_event_id(subject: str, cause: str, ordinal: int) -> EventId:
@@ -111,6 +119,12 @@ def parse_cluster(text: str) -> str:
             hint="Use 1 to 32 of a-z, 0-9 and '-', not at an end.",
         )
     return text
+
+
+def is_plan_id(text: str) -> bool:
+    """Whether a text has the form of the id of a plan; operations that a plan issues have it as
+    their policy."""
+    return _PLAN.fullmatch(text) is not None
 
 
 def is_artifact_id(text: str) -> bool:

@@ -61,9 +61,22 @@ from tensorcast.schema.ids import (
     LeaseId,
     NodeId,
     OperationId,
+    PlanId,
     Tier,
     replica_id,
 )
+from tensorcast.schema.plan_commands import (
+    EndPlan,
+    FailStep,
+    PausePlan,
+    ResumePlan,
+    StartStep,
+    StopStep,
+    SubmitPlan,
+    SucceedStep,
+)
+from tensorcast.schema.plan_events import StepPath
+from tensorcast.schema.plans import EmitStep, PlanSpec
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify
 
@@ -78,7 +91,7 @@ class Dice:
         self._makers: tuple[Callable[[], Command], ...] = (
             *(self._seal, self._replica, self._replica, self._operation, self._lease),
             *(self._artifact, self._key, self._node, self._filling, self._running),
-            *(self._engine, self._signal),
+            *(self._engine, self._signal, self._plan),
         )
 
     def command(self) -> Command:
@@ -224,6 +237,22 @@ class Dice:
     def _signal(self) -> Command:
         number = self._random.randrange(3)
         return EmitSignal(topic=Topic(f"topic.{number}"), data={"n": number})
+
+    def _plan(self) -> Command:
+        plan, step = PlanId(f"plan-{self._random.randrange(9)}"), StepPath("a")
+        spec = PlanSpec(name="dice", steps=(EmitStep(id="a", topic="t"),))
+        attempt = self._pick(1, 1, 2)
+        fault = Fault(kind=FaultKind.UNAVAILABLE, detail="gone")
+        return self._pick(
+            *[SubmitPlan(plan=plan, spec=spec)] * 2,
+            *[StartStep(plan=plan, step=step, attempt=attempt)] * 2,
+            SucceedStep(plan=plan, step=step, attempt=attempt, outputs={"n": [1, None, "x"]}),
+            FailStep(plan=plan, step=step, attempt=attempt, fault=fault, retry_at=BEGIN),
+            StopStep(plan=plan, step=step, reason="enough"),
+            PausePlan(plan=plan),
+            ResumePlan(plan=plan),
+            EndPlan(plan=plan, step=step, fault=self._pick(None, fault)),
+        )
 
     def _lease(self) -> Command:
         lease = LeaseId(f"lease-{self._random.randrange(20)}")

@@ -15,6 +15,7 @@ import msgspec
 from immutables import Map
 
 from tensorcast.schema import commands as c
+from tensorcast.schema import plan_commands as p
 from tensorcast.schema.chunks import ChunkSet, count_chunks
 from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.codec import decode, encode
@@ -33,8 +34,12 @@ from tensorcast.schema.ids import (
     Seq,
     Tier,
     derive_operation_id,
+    derive_plan_id,
     replica_id,
 )
+from tensorcast.schema.plan_events import StepPath
+from tensorcast.schema.plan_values import ValueType
+from tensorcast.schema.plans import EmitStep, Input, OperationStep, PlanSpec
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest, derive_artifact_id, lay_out
 from tensorcast.schema.work import Evict, Load, Materialize, Persist, Verify, Work
@@ -45,6 +50,7 @@ ADA, TIMERS = "user:ada@desk", "timers"
 N1, N2, N3 = (NodeId(f"n{i}") for i in (1, 2, 3))
 ONE, TWO = Epoch(1), Epoch(2)
 LLAMA, LATEST = Key("llama-8b@1"), Key("llama-8b@latest")
+PULL = StepPath("pull")
 TIERS = {Tier.DRAM: 8 << 30, Tier.DISK: 64 << 30}
 Line = tuple[str, c.Command]
 
@@ -270,11 +276,49 @@ def tell() -> Iterator[Line]:
     yield TIMERS, c.EmitSignal(topic=Topic("engine.load.e1"))
 
 
+def plan() -> Iterator[Line]:
+    """One plan that is paused and resumed, fails a try, skips a step and succeeds; one that fails;
+    one that is cancelled in the middle."""
+    one, two, three = (derive_plan_id(f"story-{number}") for number in (1, 2, 3))
+    spec = PlanSpec(
+        name="roll out",
+        inputs={"node": Input(type=ValueType.NODE)},
+        steps=(
+            OperationStep(id="pull", artifact=LATEST, node="${input.node}"),
+            EmitStep(id="say", topic="pulled", data={"artifact": "${pull.artifact}"}),
+        ),
+        outputs={"artifact": "${pull.artifact}"},
+        dedup_id="story",
+    )
+    fault = Fault(kind=FaultKind.UNAVAILABLE, detail="Node n2 is not up.")
+    again = BEGIN + timedelta(seconds=500)
+    for name in (one, two, three):
+        yield ADA, p.SubmitPlan(plan=name, spec=spec, inputs={"node": "n2"})
+        values: dict[str, object] = {"artifact": B, "nodes": ["n2"]}
+        step = p.StartStep(
+            plan=name, step=PULL, attempt=1, inputs=values, operations=(operation(4),)
+        )
+        yield name, step
+    yield ADA, p.PausePlan(plan=one, reason="lunch")
+    yield ADA, p.ResumePlan(plan=one)
+    yield one, p.FailStep(plan=one, step=PULL, attempt=1, fault=fault, retry_at=again)
+    yield one, p.StartStep(plan=one, step=PULL, attempt=2, inputs=values)
+    yield one, p.SucceedStep(plan=one, step=PULL, attempt=2, outputs={"artifact": B, "日": 1.5})
+    yield one, p.SkipStep(plan=one, step=StepPath("say"), reason="nobody listens")
+    yield one, p.EndPlan(plan=one, outputs={"artifact": B})
+    yield two, p.FailStep(plan=two, step=PULL, attempt=1, fault=fault)
+    yield two, p.EndPlan(plan=two, step=PULL, fault=fault)
+    yield ADA, p.CancelPlan(plan=three, reason="enough")
+    yield three, p.StopStep(plan=three, step=PULL, reason="the plan is cancelled")
+    yield three, p.EndPlan(plan=three)
+
+
 def record() -> tuple[Recorded, ...]:
     """The log of the whole story: fixed ids, one event a second, each caused by the one before."""
     view = ClusterView()
     log: list[Recorded] = []
-    for actor, command in (*put(), *replicate(), *look_after(), *change(), *serve(), *tell()):
+    told = (*put(), *replicate(), *look_after(), *change(), *serve(), *tell(), *plan())
+    for actor, command in told:
         events, _ = decide(view, command)
         assert events, command
         for event in events:

@@ -10,7 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from plan_specs import specs
 from tensorcast.schema.chunks import CHUNKS_MAX, ChunkSet
+from tensorcast.schema.plans import PlanSpec
 
 INT64_MAX = (1 << 63) - 1
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -32,6 +34,8 @@ def values(cls: type) -> st.SearchStrategy[Any]:
 def _struct(info: inspect.StructType) -> st.SearchStrategy[Any]:
     if info.cls is ChunkSet:
         return chunk_sets()
+    if info.cls is PlanSpec:
+        return specs
     fields = {f.name: _strategy(f.type) for f in info.fields}
     return st.builds(info.cls, **fields)
 
@@ -47,6 +51,7 @@ _MAKERS: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
     inspect.FloatType: lambda _: st.floats(allow_nan=False, allow_infinity=False),
     inspect.StrType: lambda _: TEXT,
     inspect.CustomType: lambda _: st.none() | st.booleans() | st.integers(0, 9) | TEXT,
+    inspect.AnyType: lambda _: st.none() | st.booleans() | st.integers(0, 9) | TEXT,
     inspect.BoolType: lambda _: st.booleans(),
     inspect.BytesType: lambda _: st.binary(max_size=40),
     inspect.NoneType: lambda _: st.none(),

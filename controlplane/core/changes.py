@@ -14,6 +14,7 @@ from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
+from tensorcast.schema.aggregates.plan import Plan
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.api_past import Change, FieldChange
@@ -29,12 +30,13 @@ KINDS: Final[Mapping[str, str]] = {
     "lease": "leases",
     "engine": "engines",
     "signal": "signals",
+    "plan": "plans",
 }
 """The kinds of things, in the order in which they are told, and the maps of a view."""
 
 Fields = Mapping[str, object]
 Scope = tuple[str, str]
-"""A kind (artifact, key, node, operation, engine) and a whole id: only what concerns that one."""
+"""A kind (artifact, key, node, operation, engine, plan) and a whole id: only what concerns it."""
 
 
 def compare(
@@ -92,7 +94,7 @@ def is_there(state: State) -> bool:
             return state.status in LIVE
         case Lease():
             return state.status is LeaseStatus.HELD
-        case Operation() | Node() | Engine() | SignalTopic():
+        case Operation() | Node() | Engine() | SignalTopic() | Plan():
             return True
 
 
@@ -151,6 +153,8 @@ def _describe(state: State) -> Fields:
             }
         case Engine():
             return _of_engine(state)
+        case Plan():
+            return _of_plan(state)
         case SignalTopic():
             return {"emitted": state.emitted, "actor": state.actor, "last_at": state.last_at}
         case _:
@@ -168,6 +172,16 @@ def _of_engine(state: Engine) -> Fields:
         "version": state.weights,
         "artifact": state.artifact,
         "since": state.since,
+    }
+
+
+def _of_plan(state: Plan) -> Fields:
+    return {
+        "state": state.status,
+        "name": state.spec.name,
+        "fault": state.fault.detail if state.fault is not None else None,
+        "steps": {path: step.status for path, step in state.steps.items()},
+        "ended_at": state.ended_at,
     }
 
 
@@ -210,4 +224,5 @@ _OWN: Final[Mapping[str, type[State]]] = {
     "node": Node,
     "operation": Operation,
     "engine": Engine,
+    "plan": Plan,
 }

@@ -10,17 +10,20 @@ from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import (
+    PLAN_PREFIX,
     ArtifactId,
     EngineId,
     Key,
     NodeId,
     OperationId,
+    PlanId,
     is_artifact_id,
     parse_node,
 )
 
 PREFIX_MIN = 6
 _OPERATION = "op-"
+_PLAN = PLAN_PREFIX
 _CANDIDATES_SHOWN_MAX = 5
 
 
@@ -66,6 +69,21 @@ def resolve_operation(view: ClusterView, text: str) -> OperationId:
             operation=text,
         )
     return OperationId(found)
+
+
+def resolve_plan(view: ClusterView, text: str) -> PlanId:
+    """The plan of this id or beginning of an id, with or without `plan-`; or the one last submitted
+    under this name. Raises NotFound or InvalidArgument."""
+    if PlanId(text) in view.plans:
+        return PlanId(text)
+    named = [plan for plan in view.plans.values() if plan.spec.name == text]
+    if named:
+        return max(named, key=lambda plan: plan.submitted_seq).id
+    digits = text.removeprefix(_PLAN)
+    found = _by_prefix(view.plans, _PLAN + digits, digits)
+    if found is None:
+        raise NotFound(f"There is no plan {text!r}.", hint="`tcctl plan ls` shows what there is.")
+    return PlanId(found)
 
 
 def resolve_node(view: ClusterView, text: str) -> NodeId:

@@ -24,6 +24,7 @@ from tensorcast.schema.aggregates.key import KeyState
 from tensorcast.schema.aggregates.lease import Lease
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
+from tensorcast.schema.aggregates.plan import Plan
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import FOLD_VERSION, ClusterView, State
@@ -49,6 +50,7 @@ _MAPS: Final[dict[str, type[State | Parked]]] = {
     "leases": Lease,
     "engines": Engine,
     "signals": SignalTopic,
+    "plans": Plan,
     "parked": Parked,
 }
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -104,7 +106,9 @@ def chain(number: int) -> tuple[int, ...]:
 def fold_name() -> str:
     """The name of this release's fold: what another fold made is not read. It changes with
     `FOLD_VERSION` and with any field of the states."""
-    _, components = msgspec.json.schema_components(_MAPS.values())
+    _, components = msgspec.json.schema_components(
+        _MAPS.values(), schema_hook=lambda _: {"type": "any"}
+    )
     shape = msgspec.json.encode(_without_words(components), order="deterministic")
     return f"{FOLD_VERSION}-{hashlib.blake2b(shape, digest_size=8).hexdigest()}"
 

@@ -13,7 +13,7 @@ from tensorcast.schema.aggregates.operation import OPEN, Operation, OperationSta
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.faults import FaultKind
-from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
+from tensorcast.schema.ids import ArtifactId, NodeId, Tier, is_plan_id, replica_id
 from tensorcast.schema.work import (
     Evict,
     Load,
@@ -227,7 +227,10 @@ def has_survivor(view: ClusterView, replica: Replica) -> bool:
 
 def next_try(operation: Operation) -> RetryAfter | None:
     """When a failed operation is tried again; None: it has not failed, or it stays so. A check
-    that found damage has done its work: its failure is the answer."""
+    that found damage has done its work: its failure is the answer. What a plan has issued, the plan
+    tries again, as a new operation."""
+    if is_plan_id(operation.policy):
+        return None
     fault = operation.fault
     if operation.status is not OperationStatus.FAILED or fault is None:
         return None

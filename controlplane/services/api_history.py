@@ -35,6 +35,7 @@ from tensorcast.schema.ids import (
     LeaseId,
     NodeId,
     OperationId,
+    PlanId,
     ReplicaId,
     Seq,
 )
@@ -84,6 +85,7 @@ def identify(view: ClusterView, what: str) -> About:
         (AggregateKind.ENGINE, EngineId(what) in view.engines),
         (AggregateKind.REPLICA, ReplicaId(what) in view.replicas),
         (AggregateKind.SIGNAL, Topic(what) in view.signals),
+        (AggregateKind.PLAN, PlanId(what) in view.plans),
     )
     for kind, is_known in exact:
         if is_known:

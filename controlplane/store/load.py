@@ -120,5 +120,6 @@ def all_states(view: ClusterView) -> list[State]:
         view.leases,
         view.engines,
         view.signals,
+        view.plans,
     )
     return [state for states in maps for state in states.values()]

@@ -24,6 +24,7 @@ from tensorcast.schema.aggregates.key import KeyState
 from tensorcast.schema.aggregates.lease import Lease
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
+from tensorcast.schema.aggregates.plan import Plan
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import ClusterView, State
@@ -48,6 +49,7 @@ STATE_TYPES: Final[dict[AggregateKind, type[State]]] = {
     AggregateKind.LEASE: Lease,
     AggregateKind.ENGINE: Engine,
     AggregateKind.SIGNAL: SignalTopic,
+    AggregateKind.PLAN: Plan,
 }
 _MAPS: Final[dict[str, str]] = {kind: table.name for kind, table in READ_MODELS.items()}
 """The field of the view that holds the states of a kind has the name of their table."""
@@ -212,6 +214,8 @@ def _columns(state: State) -> Row:
                 state.ttl_s,
                 as_moment(state.acquired_at),
             )
+        case Plan():
+            return _plan_columns(state)
         case SignalTopic():
             return (
                 as_integer(state.emitted),
@@ -221,6 +225,17 @@ def _columns(state: State) -> Row:
             )
         case _:
             assert_never(state)
+
+
+def _plan_columns(state: Plan) -> Row:
+    return (
+        as_text(state.spec.name),
+        as_text(state.actor),
+        len(state.steps),
+        state.fault.kind.value if state.fault is not None else None,
+        as_moment(state.submitted_at),
+        as_moment(state.ended_at) if state.ended_at is not None else None,
+    )
 
 
 def _engine_columns(state: Engine) -> Row:

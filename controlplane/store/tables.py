@@ -197,6 +197,15 @@ engines: Final = _read_model(
     Column("since", Moment),
     Column("registered_at", Moment, nullable=False),
 )
+plans: Final = _read_model(
+    "plans",
+    Column("name", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("fault", Text),
+    Column("submitted_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+)
 
 READ_MODELS: Final = {
     AggregateKind.ARTIFACT: artifacts,
@@ -207,6 +216,7 @@ READ_MODELS: Final = {
     AggregateKind.LEASE: leases,
     AggregateKind.ENGINE: engines,
     AggregateKind.SIGNAL: signals,
+    AggregateKind.PLAN: plans,
 }
 """The table that holds the states of a kind of aggregate."""
 

@@ -28,6 +28,8 @@ from tensorcast.schema.events import (
 )
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import Overflow, Seq, Tier, replica_id
+from tensorcast.schema.plan_commands import StepCommand
+from tensorcast.schema.plans import EmitStep, PlanSpec
 from tensorcast.schema.work import Evict, Materialize, Persist
 
 A, B = artifact_id("a"), artifact_id("b")
@@ -98,12 +100,21 @@ FIELDS = {
     "url": st.just("http://h:1"),
     "version": st.sampled_from(["m@1", "m@2"]),
     "since": st.just(BEGIN),
+    "plan": st.sampled_from(["plan-1", "plan-2"]),
+    "spec": st.just(PlanSpec(name="p", steps=(EmitStep(id="a", topic="t"),))),
+    "inputs": st.just({}),
+    "outputs": st.just({}),
+    "step": st.sampled_from(["a", "b/0/c"]),
+    "operations": st.just(("op-1",)),
+    "retry_at": st.none() | st.just(BEGIN),
 }
 
 
 def intents(cls):
     """Any command of a class about the few names above."""
     special = {"transports": st.just(("tcp",))} if cls is commands.JoinNode else {}
+    if issubclass(cls, StepCommand):
+        special["attempt"] = st.integers(1, 2)
     return st.builds(cls, **{f: special.get(f, FIELDS[f]) for f in cls.__struct_fields__})
 
 
@@ -176,7 +187,7 @@ def test_a_view_can_be_put_together_from_its_states(history):
     view, _ = run(history)
     maps = (
         *(view.artifacts, view.keys, view.replicas, view.operations),
-        *(view.nodes, view.leases, view.engines, view.signals),
+        *(view.nodes, view.leases, view.engines, view.signals, view.plans),
     )
     states = [state for one in maps for state in one.values()]
     assert reduce(place, states, ClusterView(at=view.at)) == view
@@ -314,7 +325,7 @@ def test_a_view_is_assembled_from_its_states_at_once():
     """As if each had been placed; of two states of one aggregate the later counts."""
     view = reduce(project, story.record(), ClusterView())
     maps = (view.artifacts, view.keys, view.replicas, view.operations)
-    maps += (view.nodes, view.leases, view.engines, view.signals)
+    maps += (view.nodes, view.leases, view.engines, view.signals, view.plans)
     states = [state for states in maps for state in states.values()]
     assert assemble(states, at=view.at) == view
     older = [msgspec.structs.replace(state, version=Seq(0)) for state in states]
