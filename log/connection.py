@@ -99,6 +99,24 @@ class Connection:
         self._may_ask = asyncio.Event()
         self._may_ask.set()
         self._watching: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    def begin(self, name: str) -> None:
+        """Connects as soon as a server answers; until then it is as when the connection is lost.
+        `last_error` says why not yet. Owned: `aclose` ends it."""
+        self._lost.set_result(None)
+
+        async def connect() -> None:
+            await self._connect(name)
+            await self._on_found()
+            self._watching = asyncio.ensure_future(self._watch_key())
+
+        self._opening = asyncio.ensure_future(connect())
+
+    @property
+    def last_error(self) -> str:
+        """The last trouble with the servers, in their words."""
+        return self._last_error
 
     async def open(self, name: str, timeout_s: float) -> None:
         """Connects. Raises Unavailable when no server answers in time, PermissionDenied when it
@@ -150,8 +168,9 @@ class Connection:
 
     async def aclose(self) -> None:
         """Gives the connection up. Safe to repeat."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._opening, self._watching):
+            if task is not None:
+                task.cancel()
         await self.nats.close()
 
     async def _watch_key(self) -> None:

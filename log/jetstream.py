@@ -8,6 +8,7 @@ first (10071). So any of these refusals is followed by the question whether the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Final
@@ -32,9 +33,10 @@ from tensorcast.schema.ids import Seq, parse_cluster
 from tensorcast.schema.signals import Pattern
 from tensorcast.schema.subjects import log_name, signal_subjects
 
-__all__ = ["JetStreamCursors", "JetStreamLog", "connect_log"]
+__all__ = ["CONNECT_S_MAX", "JetStreamCursors", "JetStreamLog", "await_log", "connect_log"]
 
 CONNECT_S_MAX: Final = 10.0
+_LOOK_S: Final = 0.2
 _HEADER_BYTES_MAX: Final = 1024
 _ELSEWHERE: Final = frozenset({10070, 10071, 10201})
 _STALE_OR_KNOWN: Final = frozenset({10071, 10164, 10201})
@@ -63,13 +65,25 @@ async def connect_log(
     return JetStreamLog(connection, cluster, created)
 
 
+def await_log(url: str, cluster: str, *, name: str, access: Access = _NOBODY) -> JetStreamLog:
+    """The log of a cluster that cannot be reached yet: it is connected to as soon as it can be.
+    Until it was found (`find`) and opened (`open`), it is as one that is away."""
+    connection = Connection(url, access)
+    connection.begin(name)
+    return JetStreamLog(connection, parse_cluster(cluster), "", is_open=False)
+
+
 class JetStreamLog:
     """Keeps the contract of `Log` on one stream of JetStream. `created` tells two logs of the
-    same name apart."""
+    same name apart; it is empty until the log was found. Only one that is open can be appended to
+    or followed."""
 
-    def __init__(self, connection: Connection, cluster: str, created: str) -> None:
+    def __init__(
+        self, connection: Connection, cluster: str, created: str, *, is_open: bool = True
+    ) -> None:
         self.cluster = cluster
         self.created = created
+        self._is_open = is_open
         self._connection = connection
         self._name = log_name(cluster)
 
@@ -82,10 +96,40 @@ class JetStreamLog:
     def connection(self) -> Connection:
         return self._connection
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was found and is used."""
+        return self._is_open
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be appended now."""
+        return not (self._is_open and self.nats.is_connected)
+
+    async def find(self) -> None:
+        """Returns when the server answers and has the log; `created` is known then. Raises as
+        `connect_log`, but for Unavailable."""
+        while not self.created:
+            try:
+                self._connection.check_connected()
+                self.created = await open_log(self._connection, self.cluster)
+            except Unavailable:
+                await asyncio.sleep(_LOOK_S)
+
+    def open(self) -> None:
+        """The log that was found is the right one: from now on it is used."""
+        assert self.created, "it was found before"
+        self._is_open = True
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise self._connection.unavailable("it has not answered since this process started")
+
     async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
         """As `Log.append`."""
         if not drafts:
             return ()
+        self._check_open()
         self._connection.check_connected()
         entries = prepare(self.cluster, drafts, bytes_max=self._event_bytes_max())
         if any(_is_old(draft) for draft in drafts):
@@ -152,6 +196,7 @@ class JetStreamLog:
         """As `Log.read`. Close the iterator (`aclose`) to give its place at the server up."""
 
         async def check() -> State:
+            self._check_open()
             return await check_identity(self._connection, self._name, self.created)
 
         batches = read_ordered(self._connection, self._name, after, batch_max, check)

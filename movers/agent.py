@@ -76,7 +76,7 @@ class Agent:
         self._disk_pulls = disk_pulls
         self._life = life
         self._subscription = follower.subscribe()
-        self._watched = Seq(0)
+        self._watched = follower.view.at
         self._moved = asyncio.Event()
         self._slots = asyncio.Semaphore(operations_max)
         self._writes = asyncio.Semaphore(WRITES_MAX)

@@ -51,7 +51,7 @@ class Depots:
         """Whether the node has access to one."""
         return self._store is not None
 
-    async def persist(self, resident: Resident, cause: EventId) -> Moved:
+    async def persist(self, resident: Resident, cause: EventId | None) -> Moved:
         """Stores a resident. Costs nothing when another node stored it before; what is damaged
         there is written anew. Raises as the store, and InvalidArgument without one."""
         store, artifact, manifest = self._open(), resident.id, resident.manifest
@@ -78,7 +78,7 @@ class Depots:
         if not is_stored(self._follower.view, artifact.id):
             raise NotFound(f"Artifact {artifact.id} is not in the store.", artifact=artifact.id)
 
-    async def read(self, resident: Resident, cause: EventId) -> Moved:
+    async def read(self, resident: Resident, cause: EventId | None) -> Moved:
         """Reads what a resident lacks; its chunks are served to peers as they come. Raises Corrupt
         when the store has other bytes, and as the store."""
         store, manifest = self._open(), resident.manifest
@@ -108,7 +108,7 @@ class Depots:
         read_bytes = min(len(good) * manifest.chunk_bytes, manifest.size_bytes)
         return Moved(read_bytes, {OBJECT: read_bytes})
 
-    async def verify(self, artifact: ArtifactId, manifest: Manifest, cause: EventId) -> None:
+    async def verify(self, artifact: ArtifactId, manifest: Manifest, cause: EventId | None) -> None:
         """Compares what is stored with its digests. Raises Corrupt, and reports it."""
         store = self._open()
         try:
@@ -146,7 +146,7 @@ class Depots:
         manifest: Manifest,
         damaged: ChunkSet,
         detail: str,
-        cause: EventId,
+        cause: EventId | None,
     ) -> None:
         """Says that this node's replica there lacks chunks, if it has one."""
         replica = in_store(artifact, self._life)

@@ -77,7 +77,7 @@ class DiskPulls:
         self,
         artifact: ArtifactId,
         preferred: Sequence[NodeId],
-        cause: EventId,
+        cause: EventId | None,
         drop_idle: Callable[[], Awaitable[None]],
     ) -> Moved:
         """Pulls what is missing on the disk. The caller holds the artifact's lock of the disk.
@@ -100,7 +100,7 @@ class DiskPulls:
         self,
         artifact: Artifact,
         preferred: Sequence[NodeId],
-        cause: EventId,
+        cause: EventId | None,
         drop_idle: Callable[[], Awaitable[None]],
     ) -> Moved:
         size_bytes = await in_thread(file_bytes, artifact.manifest)
@@ -131,7 +131,7 @@ class DiskPulls:
         pulling: DiskPull,
         file: PartialFile,
         preferred: Sequence[NodeId],
-        cause: EventId,
+        cause: EventId | None,
         drop_idle: Callable[[], Awaitable[None]],
     ) -> Moved:
         """Window after window; the last one is written while the next one is filled."""
@@ -173,7 +173,7 @@ class DiskPulls:
         return Moved(size_bytes, transports)
 
     async def _write(
-        self, pulling: DiskPull, file: PartialFile, window: Window, cause: EventId
+        self, pulling: DiskPull, file: PartialFile, window: Window, cause: EventId | None
     ) -> None:
         manifest = pulling.manifest
         for first, stop in window.wanted.ranges:
@@ -186,7 +186,7 @@ class DiskPulls:
 
     # ---- what is told ----------------------------------------------------------------------
 
-    async def _report_start(self, pulling: DiskPull, cause: EventId) -> None:
+    async def _report_start(self, pulling: DiskPull, cause: EventId | None) -> None:
         commands: list[Command] = [
             StartReplica(
                 replica=on_disk(pulling.id, self._life),

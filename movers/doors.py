@@ -1,7 +1,9 @@
 """The tickets of this mover: made for what it pulls, asked of those who pull from it.
 
-The key is drawn at each start and is nowhere but in memory; the log has its public half. So a
-ticket is checked against the log as this mover has seen it, also while the control plane is away.
+The key is drawn at each start and is nowhere but in memory and in the mover's journal; the log has
+its public half. So a ticket is checked against the log as this mover has seen it, also while the
+control plane is away. A mover that starts while NATS is away too has no other key than the one that
+the log knows: it goes on with that of its last life, in the name of that.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from nats.errors import Error as NatsError
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.doors import is_expected, judge, needs_ticket
+from tensorcast.movers.journal import LastLife
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.schema import subjects
 from tensorcast.schema.block_wire import parse_ticket_request
@@ -55,11 +58,26 @@ REFUSED_TOPIC: Final = parse_topic(f"{SECURITY_TOPIC}.ticket_refused")
 
 
 class Seal:
-    """Signs the tickets of one mover."""
+    """Signs the tickets of one mover; as long as the log does not know its life, with the key of
+    the `last` one and for that."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, last: LastLife | None = None) -> None:
         self._life = life
-        self._key = Ed25519PrivateKey.generate()
+        self._known = last.joined if last and last.seed else None
+        self._key = (
+            Ed25519PrivateKey.from_private_bytes(bytes.fromhex(last.seed))
+            if last and last.seed
+            else Ed25519PrivateKey.generate()
+        )
+
+    def begin(self) -> None:
+        """The log knows this life: from now on tickets are signed for it."""
+        self._known = None
+
+    @property
+    def seed(self) -> str:
+        """The secret half, for the journal, hexadecimal."""
+        return self._key.private_bytes_raw().hex()
 
     @property
     def public_key(self) -> str:
@@ -70,7 +88,7 @@ class Seal:
         """A ticket for what a source was asked for. Safe in any thread."""
         ticket = Ticket(
             node=self._life.node,
-            epoch=self._life.epoch,
+            epoch=self._life.epoch if self._known is None else self._known,
             source=source,
             what=what,
             nonce=challenge.nonce,

@@ -33,7 +33,7 @@ from tensorcast.schema.ids import ArtifactId, EventId, NodeId, Tier
 from tensorcast.schema.tensors import Manifest
 
 Check = Callable[[Artifact], None]
-Fetch = Callable[[Resident, EventId], Awaitable[Moved]]
+Fetch = Callable[[Resident, EventId | None], Awaitable[Moved]]
 
 
 class Fills:
@@ -66,12 +66,12 @@ class Fills:
         self._idle_since: dict[ArtifactId, float] = {}
 
     async def materialize(
-        self, artifact: ArtifactId, preferred: Sequence[NodeId], cause: EventId
+        self, artifact: ArtifactId, preferred: Sequence[NodeId], cause: EventId | None
     ) -> Moved:
         """Pulls what is missing from other nodes. Raises what the last source's fault stands for,
         Unavailable when nobody has it (no memory is taken for it then), OutOfCapacity, NotFound."""
 
-        async def fetch(resident: Resident, cause: EventId) -> Moved:
+        async def fetch(resident: Resident, cause: EventId | None) -> Moved:
             return await self._puller.pull(resident, preferred, cause)
 
         return await self._fill(artifact, self._puller.check_sources, fetch, cause)
@@ -79,7 +79,7 @@ class Fills:
     async def load(
         self,
         artifact: ArtifactId,
-        cause: EventId,
+        cause: EventId | None,
         *,
         if_room: bool = False,
         tier: Tier = Tier.DISK,
@@ -116,7 +116,7 @@ class Fills:
     # ---- the frame of every fill -----------------------------------------------------------
 
     async def _fill(
-        self, artifact: ArtifactId, check: Check, fetch: Fetch, cause: EventId
+        self, artifact: ArtifactId, check: Check, fetch: Fetch, cause: EventId | None
     ) -> Moved:
         """`check` raises when there is nothing to fill it from: before memory is taken for it."""
         async with self._locks.alone(artifact):
@@ -134,7 +134,7 @@ class Fills:
                 raise NotFound(f"Artifact {artifact} was dropped while it was filled.")
             return moved
 
-    async def _fetch(self, resident: Resident, fetch: Fetch, cause: EventId) -> Moved:
+    async def _fetch(self, resident: Resident, fetch: Fetch, cause: EventId | None) -> Moved:
         if not resident.missing.ranges:
             return Moved()
         try:
@@ -151,7 +151,7 @@ class Fills:
             raise NotFound(f"There is no artifact {artifact} any more.", artifact=artifact)
         return found
 
-    async def _target(self, artifact: Artifact, check: Check, cause: EventId) -> Resident:
+    async def _target(self, artifact: Artifact, check: Check, cause: EventId | None) -> Resident:
         """The half-filled resident, or a new one; the log hears what it has."""
         resident = self._residents.find(artifact.id)
         if resident is None:
@@ -227,7 +227,7 @@ class Fills:
                 retryable=False,
             )
 
-    async def _read_disk(self, resident: Resident, cause: EventId) -> Moved:
+    async def _read_disk(self, resident: Resident, cause: EventId | None) -> Moved:
         loop = asyncio.get_running_loop()
         missing = resident.missing
 

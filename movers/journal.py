@@ -15,9 +15,8 @@ import logging
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,10 +24,10 @@ import msgspec
 
 from tensorcast.log.execute import Appender
 from tensorcast.log.follower import Follower
+from tensorcast.movers.journal_file import JournalFile, KnownLog, LastLife, Report
 from tensorcast.movers.reserve import Reserve
 from tensorcast.movers.seals import OUTCOMES_MAX, AcceptedSeal, SealOutcome
 from tensorcast.schema.cluster import ClusterView, decide, project
-from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import (
     Conflict,
@@ -41,6 +40,8 @@ from tensorcast.schema.errors import (
 from tensorcast.schema.events import TYPE_NAMES, aggregate_of
 from tensorcast.schema.ids import EventId, NodeId, ReplicaId, Seq
 
+__all__ = ["Journal", "LastLife", "Report", "plan"]
+
 PENDING_MAX: Final = 20_000
 BATCH_MAX: Final = 256
 FOLLOW_TIMEOUT_S: Final = 30.0
@@ -49,35 +50,9 @@ DISK_RETRY_S: Final = 0.5
 DISK_WAIT_S: Final = 5.0
 """So long whoever waits for an answer waits for room on the disk; reports wait for ever."""
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS outbox (position INTEGER PRIMARY KEY, report BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS segments (replica TEXT PRIMARY KEY, segment TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS log (one INTEGER PRIMARY KEY, created TEXT NOT NULL, seq INTEGER);
-CREATE TABLE IF NOT EXISTS seals
-    (position INTEGER PRIMARY KEY, ticket TEXT UNIQUE NOT NULL, seal BLOB, outcome BLOB);
-"""
-
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MaySend = Callable[[ClusterView], bool]
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A command on its way into the log, and the envelope of the one event it leads to."""
-
-    id: EventId
-    at: datetime
-    actor: str
-    command: Command
-    cause: EventId | None = None
-
-
-class KnownLog(msgspec.Struct, frozen=True):
-    """The log that a node belongs to (`created` tells logs of one name apart, and one into which
-    events were put back from what it was before), and how far the node has seen it."""
-
-    created: str
-    seq: Seq
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -127,73 +102,6 @@ def _foreseen(draft: Draft, seq: Seq) -> Recorded:
     )
 
 
-class _File:
-    """The sqlite file. Every method blocks for a disk write; one thread calls them all."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.executescript(_TABLES)
-
-    def read_outbox(self) -> list[tuple[int, Report]]:
-        rows = self._db.execute("SELECT position, report FROM outbox ORDER BY position")
-        decoder = msgspec.json.Decoder(Report)
-        return [(position, decoder.decode(report)) for position, report in rows]
-
-    def read_segments(self) -> dict[ReplicaId, str]:
-        return dict(self._db.execute("SELECT replica, segment FROM segments"))
-
-    def add(self, rows: Sequence[tuple[int, bytes]]) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        with self._db:
-            self._db.executemany("INSERT INTO outbox VALUES (?, ?)", rows)
-
-    def remove_up_to(self, position: int) -> None:
-        self._db.execute("DELETE FROM outbox WHERE position <= ?", (position,))
-
-    def keep(self, replica: ReplicaId, segment: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO segments VALUES (?, ?)", (replica, segment))
-
-    def forget(self, replica: ReplicaId) -> None:
-        self._db.execute("DELETE FROM segments WHERE replica = ?", (replica,))
-
-    def read_seals(self) -> dict[str, AcceptedSeal]:
-        rows = self._db.execute("SELECT seal FROM seals WHERE seal IS NOT NULL ORDER BY position")
-        seals = [msgspec.json.decode(seal, type=AcceptedSeal) for (seal,) in rows]
-        return {seal.ticket: seal for seal in seals}
-
-    def read_outcomes(self) -> dict[str, SealOutcome]:
-        rows = self._db.execute("SELECT ticket, outcome FROM seals WHERE outcome IS NOT NULL")
-        return {ticket: msgspec.json.decode(found, type=SealOutcome) for ticket, found in rows}
-
-    def keep_seal(self, ticket: str, seal: bytes) -> None:
-        self._db.execute("INSERT INTO seals (ticket, seal) VALUES (?, ?)", (ticket, seal))
-
-    def settle_seal(self, ticket: str, outcome: bytes) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        with self._db:
-            self._db.execute(
-                "UPDATE seals SET seal = NULL, outcome = ? WHERE ticket = ?", (outcome, ticket)
-            )
-            self._db.execute(
-                "DELETE FROM seals WHERE outcome IS NOT NULL AND position <= "
-                "(SELECT max(position) FROM seals) - ?",
-                (OUTCOMES_MAX,),
-            )
-
-    def read_log(self) -> KnownLog | None:
-        row = self._db.execute("SELECT created, seq FROM log").fetchone()
-        return None if row is None else KnownLog(row[0], Seq(row[1]))
-
-    def keep_log(self, log: KnownLog) -> None:
-        row = (log.created, log.seq)
-        self._db.execute("INSERT OR REPLACE INTO log VALUES (1, ?, ?)", row)
-
-    def close(self) -> None:
-        self._db.close()
-
-
 class Journal:
     """See the module. Owns the file and the thread that writes it; belongs to one event loop. A
     reserve beside the file lets what is under way end when the disk is full; until there is room
@@ -204,12 +112,13 @@ class Journal:
     ) -> None:
         """Opens or makes the file; blocks. Raises Unavailable when it cannot be read."""
         try:
-            self._file = _File(path)
+            self._file = JournalFile(path)
             unsent = self._file.read_outbox()
             self.segments = self._file.read_segments()
             self.seals = self._file.read_seals()
             self._outcomes = self._file.read_outcomes()
             self._known = self._file.read_log()
+            self.life = self._file.read_life()
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise Unavailable(
                 f"The journal {path} cannot be opened: {error}.",
@@ -325,6 +234,11 @@ class Journal:
                 hint="Restore NATS's folder, or start anew with `tcctl down --purge`.",
             )
 
+    async def note_life(self, life: LastLife) -> None:
+        """Remembers a life of the node: before the log hears of it."""
+        self.life = life
+        await self._surely(lambda: self._file.keep_life(life))
+
     async def note_position(self, seq: Seq) -> None:
         """Remembers how far the node has seen its log."""
         if self._known is not None and seq > self._known.seq:
@@ -380,6 +294,14 @@ class Journal:
         """The log shows this event: if it is one of ours, it need not be sent again."""
         if recorded.id in self._awaited:
             self._shown.add(recorded.id)
+
+    def is_awaited(self, id_: EventId) -> bool:
+        """Whether a report that will be (or is) this event is still here."""
+        return id_ in self._awaited
+
+    def note_shown(self, ids: Iterable[EventId]) -> None:
+        """The log shows these events already."""
+        self._shown |= self._awaited & set(ids)
 
     async def run(
         self, log: Appender, follower: Follower, may_send: MaySend = lambda view: True

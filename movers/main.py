@@ -18,14 +18,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from tensorcast.log.jetstream import JetStreamLog, connect_log
-from tensorcast.log.restore import find_restored
+from tensorcast.log.jetstream import CONNECT_S_MAX, JetStreamLog, await_log, connect_log
 from tensorcast.movers.agent import Fenced
+from tensorcast.movers.beginning import check_log
 from tensorcast.movers.budget import check_budgets
 from tensorcast.movers.journal import Journal
-from tensorcast.movers.mover import Mover
+from tensorcast.movers.mover import VIEW_FILE, Mover
 from tensorcast.movers.notify import Notifier, adopt_descriptors
+from tensorcast.movers.recollection import recall
 from tensorcast.movers.settings import Settings, read_settings
+from tensorcast.movers.threads import in_thread
 from tensorcast.schema.errors import (
     InvalidArgument,
     TensorCastError,
@@ -37,6 +39,8 @@ EXIT_BROKEN: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_FENCED: Final = 3
 RETRY_S: Final = 0.2
+ALONE_AFTER_S: Final = 2.0
+"""A mover that remembers the log waits so long for it before it begins without it."""
 LOCK_TRIES_MAX: Final = 20
 THREADS_MAX: Final = 32
 SWITCH_S: Final = 0.0005
@@ -100,14 +104,15 @@ async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> 
         owned.callback(os.close, await _lock(settings.data_dir))
         journal = Journal(settings.data_dir / "journal.db", settings.node)
         owned.callback(journal.close)
-        log = await _connect(settings, notifier.status, stopping)
+        remembered = await in_thread(recall, settings.data_dir / VIEW_FILE, settings.cluster)
+        log = await _connect(settings, notifier.status, stopping, may_wait=remembered is None)
         if log is None:
             return 0
         try:
-            found = await find_restored(log.connection, settings.cluster)
-            restored = found[0] if found and found[1].created == log.created else None
-            await journal.check_log(settings.cluster, log.created, await log.last_seq(), restored)
-            with Mover(settings, log, journal, notifier) as mover:
+            if not log.is_away:
+                await check_log(log, journal)
+                remembered = None
+            with Mover(settings, log, journal, notifier, remembered) as mover:
                 await mover.live(kept, stopping)
         finally:
             await log.aclose()
@@ -129,19 +134,26 @@ async def _lock(folder: Path) -> int:
 
 
 async def _connect(
-    settings: Settings, status: Callable[[str], None], stopping: asyncio.Event
+    settings: Settings, status: Callable[[str], None], stopping: asyncio.Event, *, may_wait: bool
 ) -> JetStreamLog | None:
-    """The log, as soon as it can be reached; None when the mover is to stop before that."""
-    told = ""
+    """The log, as soon as it can be reached; None when the mover is to stop before that. If it may
+    not wait, the log as one that is away."""
+    told, name = "", f"mover {settings.node}"
     while not stopping.is_set():
         try:
             return await connect_log(
                 settings.nats_url,
                 settings.cluster,
-                name=f"mover {settings.node}",
+                name=name,
                 access=settings.access,
+                timeout_s=CONNECT_S_MAX if may_wait else ALONE_AFTER_S,
             )
         except Unavailable as error:
+            if not may_wait:
+                _logger.warning("%s This mover begins without it.", error)
+                return await_log(
+                    settings.nats_url, settings.cluster, name=name, access=settings.access
+                )
             if str(error) != told:
                 told = str(error)
                 _logger.warning("%s", told)

@@ -16,14 +16,16 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
 from tensorcast.movers.disk_room import DiskRoom
+from tensorcast.movers.doors import Seal
+from tensorcast.movers.journal import Journal, LastLife
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.peers import Peers
-from tensorcast.movers.reports import Life
+from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.settings import Settings
 from tensorcast.schema import subjects
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.commands import JoinNode, LeaveNode
-from tensorcast.schema.errors import Rejected
+from tensorcast.schema.errors import Rejected, Unavailable
 from tensorcast.schema.ids import Epoch, Tier
 from tensorcast.schema.tensors import SIZE_BYTES_MAX
 
@@ -35,8 +37,8 @@ _logger = logging.getLogger(__name__)
 
 class Membership:
     """Keeps this node's place in the log. `address` is where its data port listens;
-    `count_blocks` gives the counters of its KV blocks, `trouble` says why it takes no new work,
-    `ticket_key` is the public half of what it signs tickets with."""
+    `count_blocks` gives the counters of its KV blocks, `seal` signs its
+    tickets."""
 
     def __init__(
         self,
@@ -48,10 +50,11 @@ class Membership:
         pool: Pool,
         disk_room: DiskRoom,
         peers: Peers,
+        journal: Journal,
+        reporter: Reporter,
         address: str,
         count_blocks: Callable[[], dict[str, int]],
-        trouble: Callable[[], str],
-        ticket_key: str,
+        seal: Seal,
     ) -> None:
         self._settings = settings
         self._log = log
@@ -62,8 +65,10 @@ class Membership:
         self._disk_room = disk_room
         self._peers = peers
         self._count_blocks = count_blocks
-        self._trouble = trouble
-        self._ticket_key = ticket_key
+        self._seal = seal
+        self._journal = journal
+        self._reporter = reporter
+        self._listening = address
         self._address = advertise(address, settings.advertise)
 
     async def join(self) -> None:
@@ -73,12 +78,38 @@ class Membership:
             known = self._follower.view.nodes.get(self._life.node)
             # Known before it is written: the watcher must take it for ours.
             self._life.epoch = Epoch((known.epoch if known else 0) + 1)
+            await self._note_life(self._life.epoch)
             try:
                 await execute(self._writer, self._follower, [self._command()], actor=self._actor)
                 return
             except Rejected:
                 if attempt == JOINS_MAX:
                     raise
+
+    async def announce(self) -> None:
+        """As `join`, while the log is away: the journal tells it when it is back, after what the
+        last life has left there."""
+        known = self._follower.view.nodes.get(self._life.node)
+        last = max(known.epoch if known else 0, self._journal.life.epoch)
+        self._life.epoch = Epoch(last + 1)
+        await self._note_life(self._journal.life.joined)
+        await self._reporter.report([self._command()], None)
+
+    async def _note_life(self, joined: Epoch) -> None:
+        await self._journal.note_life(
+            LastLife(self._life.epoch, self._listening, self._seal.seed, joined)
+        )
+
+    def check_announced(self) -> None:
+        """Raises Unavailable when the log has not taken what was announced: then the node has to
+        begin anew."""
+        known = self._follower.view.nodes.get(self._life.node)
+        if known is None or known.epoch != self._life.epoch:
+            raise Unavailable(
+                f"The log knows another life of node {self._life.node} than this one.",
+                hint="This mover ends; the next one joins as a new life.",
+            )
+        self._seal.begin()
 
     @property
     def _actor(self) -> str:
@@ -98,7 +129,7 @@ class Membership:
             overflow=self._settings.overflow,
             labels=self._settings.labels,
             bandwidth=self._settings.bandwidth,
-            ticket_key=self._ticket_key,
+            ticket_key=self._seal.public_key,
         )
 
     async def rejoin(self, lost: asyncio.Event) -> None:
@@ -146,7 +177,7 @@ class Membership:
                 "tiers": tiers,
                 "peers": self._peers.report(),
                 "blocks": self._count_blocks(),
-                "trouble": self._trouble(),
+                "trouble": self._journal.trouble,
             }
         )
 

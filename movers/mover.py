@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -20,6 +21,7 @@ from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.log.writer import Writer
 from tensorcast.movers.agent import Agent
+from tensorcast.movers.beginning import Beginning, listen
 from tensorcast.movers.blocks.base import NullSpill
 from tensorcast.movers.blocks.node import NodeBlocks
 from tensorcast.movers.blocks.projection import BlockProjection
@@ -47,6 +49,7 @@ from tensorcast.movers.pending import Pending
 from tensorcast.movers.pulls import Puller
 from tensorcast.movers.puts import Puts
 from tensorcast.movers.readers import Readers
+from tensorcast.movers.recollection import Recollection, Remembered
 from tensorcast.movers.recovery import Recovery
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Residents
@@ -60,36 +63,42 @@ from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.tiers.object import ObjectTier
 from tensorcast.movers.transports.registry import make_transport
 from tensorcast.movers.transports.tcp.server import TcpServer
-from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.movers.upkeep import Upkeep
 from tensorcast.schema.block_wire import MAGIC as BLOCKS_MAGIC
-from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.socket import Stats, Welcome
 
-CATCH_UP_S_MAX: Final = 600.0
+VIEW_FILE: Final = "view.db"
 WRITE_S_MAX: Final = 15.0
 SETTLE_S_MAX: Final = 5.0
 LEAVE_S_MAX: Final = 5.0
-TIDY_S: Final = 5.0
-FREE_S_MAX: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
 
 class Mover:
     """Owns everything that it makes; the log and the journal are the caller's. Use it once, as a
-    context."""
+    context. A log that is away is waited for by what is `remembered` of it."""
 
     def __init__(
-        self, settings: Settings, log: JetStreamLog, journal: Journal, notifier: Notifier
+        self,
+        settings: Settings,
+        log: JetStreamLog,
+        journal: Journal,
+        notifier: Notifier,
+        remembered: Remembered | None = None,
     ) -> None:
         self._settings = settings
+        self._remembered = remembered
         self._log = log
         self._journal = journal
         self._notifier = notifier
         self._life = Life(settings.node)
-        self._follower = Follower(log)
+        self._follower = Follower(log, view=remembered.view if remembered else None)
+        self._recollection = Recollection(
+            settings.data_dir / VIEW_FILE, settings.cluster, self._follower, journal
+        )
         self._writer = Writer(log, retry_s=WRITE_S_MAX)
         self._pool = Pool(settings.dram_bytes, notifier)
         self._disk = DiskTier(settings.data_dir / "disk")
@@ -99,15 +108,12 @@ class Mover:
             settings.node, self._pool, journal, self._disk, is_coming=self._is_coming
         )
         self._peers = Peers()
-        self._seal = Seal(self._life)
+        self._seal = Seal(self._life, journal.life if remembered else None)
         self._refusals = Refusals(self._reporter, self._life)
         door = Door(settings.node, self._follower, self._refusals)
+        sign = self._seal.sign
         self._transport = make_transport(
-            "tcp",
-            settings.cluster,
-            settings.node,
-            verify=settings.verify,
-            sign=self._seal.sign,
+            "tcp", settings.cluster, settings.node, verify=settings.verify, sign=sign
         )
         kv_log = JetStreamBlocks(log.connection, settings.cluster)
         self._block_reports = BlockReports(kv_log, self._life)
@@ -127,15 +133,22 @@ class Mover:
             door=door,
             sign=self._seal.sign_blocks,
         )
-        self._server = TcpServer(
-            settings.listen,
-            self._residents,
-            settings.cluster,
-            settings.node,
+        self._server = self._listen(door)
+        self._background: list[asyncio.Task[None]] = []
+        self._wire()
+
+    def _listen(self, door: Door) -> TcpServer:
+        settings = self._settings
+        last = self._journal.life.address if self._remembered else ""
+        server = partial(
+            TcpServer,
+            provider=self._residents,
+            cluster=settings.cluster,
+            node=settings.node,
             guests={BLOCKS_MAGIC: self._blocks.serve_peer},
             door=door,
         )
-        self._wire()
+        return listen(settings.listen, last, server)
 
     def _wire_rooms(self) -> Room:
         settings, follower, life = self._settings, self._follower, self._life
@@ -220,7 +233,7 @@ class Mover:
             life,
             disk_locks,
         )
-        operations = Operations(
+        self._operations = operations = Operations(
             self._residents,
             fills,
             self._disk_pulls,
@@ -260,6 +273,8 @@ class Mover:
             self._pending,
             self._journal,
             self._excerpts,
+            self._operations,
+            lambda: self._log.is_away,
         )
         self._puts = Puts(
             room,
@@ -283,10 +298,11 @@ class Mover:
             self._pool,
             self._disk_room,
             self._peers,
+            self._journal,
+            self._reporter,
             self._server.address,
             self._count_blocks,
-            lambda: self._journal.trouble,
-            self._seal.public_key,
+            self._seal,
         )
         self._recovery = Recovery(
             self._residents,
@@ -300,7 +316,29 @@ class Mover:
             life,
             self._pending,
         )
-
+        self._beginning = Beginning(
+            self._log,
+            self._writer,
+            self._journal,
+            follower,
+            life,
+            self._agent,
+            self._membership,
+            self._recovery,
+            self._disk_pulls,
+        )
+        self._upkeep = Upkeep(
+            self._log,
+            follower,
+            self._journal,
+            self._recollection,
+            self._agent,
+            self._fills,
+            self._images,
+            self._levels,
+            self._pool,
+            lambda: self._notifier.status(self._about()),
+        )
         self._hibernation = Hibernation(
             self._residents, self._images.folder, self._reporter, follower, life
         )
@@ -315,6 +353,7 @@ class Mover:
         trace: TracebackType | None,
     ) -> None:
         self._server.close()
+        self._recollection.close()
         self._blocks.close()
         self._block_files.close()
         self._lifelines.close()
@@ -324,63 +363,54 @@ class Mover:
         """From the first look at the log to the last report: serves until `stopping` is set.
         `kept` are the descriptors of an earlier life. Raises Fenced (in a group)."""
         async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(self._follower.run(), name="follower"),
-                tasks.create_task(self._writer.run(), name="writer"),
-                tasks.create_task(self._agent.watch(), name="watcher"),
-                tasks.create_task(self._drain(), name="journal"),
-            ]
-            await self._remember(kept)
-            cluster = self._settings.cluster
-            await sign_for_users(self._log.nats, cluster, self._life, self._seal)
-            background += [
-                tasks.create_task(self._membership.beat(), name="heartbeat"),
-                tasks.create_task(self._membership.rejoin(self._agent.lost), name="rejoin"),
-                tasks.create_task(self._tidy(), name="tidy"),
-                tasks.create_task(self._check(), name="check"),
-                tasks.create_task(self._levels.run(), name="levels"),
-                tasks.create_task(self._block_reports.run(), name="kv reports"),
-                tasks.create_task(self._block_places.run(), name="kv places"),
-                tasks.create_task(self._refusals.run(), name="refusals"),
-            ]
-            if self._settings.kv_disk_bytes:
-                self._block_files.start()
-            self._agent.start(tasks)
+            self._run(tasks, self._follower.run(), self._writer.run(), self._agent.watch())
+            self._run(tasks, self._recollection.watch())
+            if self._remembered is None:
+                self._run(tasks, self._beginning.drain())
+                await self._beginning.remember(kept)
+                self._begin(tasks)
+            else:
+                self._journal.note_shown(self._remembered.shown)
+                await self._beginning.remember_alone(kept)
+                self._run(tasks, self._come_back(tasks, self._remembered.created))
+            self._run(tasks, self._upkeep.run())
             await self._serve(tasks, stopping)
             await self._agent.stop()
             await self._end()
-            for task in background:
+            for task in self._background:
                 task.cancel()
 
-    async def _drain(self) -> None:
-        """Nothing is reported while the cluster has given this life up: the next one does it."""
+    def _run(self, tasks: asyncio.TaskGroup, *works: Coroutine[object, object, None]) -> None:
+        """Goes on with these until the end of this life."""
+        for work in works:
+            self._background.append(tasks.create_task(work, name=getattr(work, "__qualname__", "")))
 
-        def may_send(view: ClusterView) -> bool:
-            own = view.nodes.get(self._life.node)
-            return not self._life.epoch or own is None or own.status is not NodeStatus.LOST
+    def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """From now on the node has its place in the log."""
+        self._run(
+            tasks,
+            self._membership.beat(),
+            self._membership.rejoin(self._agent.lost),
+            self._check(),
+            self._levels.run(),
+            self._block_reports.run(),
+            self._block_places.run(),
+            self._refusals.run(),
+            sign_for_users(self._log.nats, self._settings.cluster, self._life, self._seal),
+        )
+        if self._settings.kv_disk_bytes:
+            self._block_files.start()
+        self._agent.start(tasks)
 
-        await self._journal.run(self._writer, self._follower, may_send)
-
-    async def _remember(self, kept: Mapping[str, int]) -> None:
-        """Catches up with the log, pays what the last life owed it, and joins."""
-        last = await self._log.last_seq()
-        await self._follower.wait_for(last, CATCH_UP_S_MAX)
-        await self._agent.watched(last)
-        if self._journal.pending:
-            await self._journal.settled()
-        await self._recovery.find_stored()
-        await self._disk_pulls.find_partial()
-        await self._recovery.adopt(kept)
-        await self._membership.join()
-        await self._recovery.reconcile()
+    async def _come_back(self, tasks: asyncio.TaskGroup, created: str) -> None:
+        """Without the log: serves what is here, and does the rest when it is back."""
+        await self._recovery.check_alone(self._notifier.status)
+        self._notifier.status(self._about())
+        await self._beginning.come_back(created, lambda: self._run(tasks, self._beginning.drain()))
+        self._begin(tasks)
 
     async def _check(self) -> None:
-        note = self._recovery.describe()
-
-        def tell(text: str) -> None:
-            self._notifier.status(f"{text}. {note}" if note else text)
-
-        await self._recovery.check(tell)
+        await self._recovery.check(self._notifier.status)
         self._notifier.status(self._about())
 
     async def _serve(self, tasks: asyncio.TaskGroup, stopping: asyncio.Event) -> None:
@@ -419,24 +449,8 @@ class Mover:
                 await self._journal.settled()
             async with asyncio.timeout(LEAVE_S_MAX):
                 await self._membership.leave()
-        await self._journal.note_position(self._follower.view.at)
+        await self._upkeep.note()
         _logger.info("node %s has stopped", self._life.node)
-
-    async def _tidy(self) -> None:
-        while True:
-            await asyncio.sleep(TIDY_S)
-            await self._agent.tidy()
-            await self._recall()
-            self._levels.forget()
-            await in_thread(self._pool.trim, FREE_S_MAX)
-            await self._journal.look()
-            await self._journal.note_position(self._follower.view.at)
-
-    async def _recall(self) -> None:
-        """Images that wait for memory come back as it allows."""
-        if self._images.waiting():
-            await self._fills.recall()
-            self._notifier.status(self._about())
 
     def _count_blocks(self) -> dict[str, int]:
         """The counters of KV blocks that a heartbeat tells."""
@@ -449,6 +463,7 @@ class Mover:
     def _about(self, note: str = "") -> str:
         note = note or self._images.describe()
         rest = f". {note}" if note else ""
+        rest += "" if self._log.is_open else ". Waits for NATS, serves what is here"
         return f"epoch {self._life.epoch}, data port {self._server.address}{rest}"
 
     def _welcome(self) -> Welcome:

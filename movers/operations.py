@@ -64,7 +64,7 @@ class Operations:
         self._life = life
         self._disk_locks = disk_locks
 
-    async def do(self, work: Work, cause: EventId) -> Moved:
+    async def do(self, work: Work, cause: EventId | None) -> Moved:
         """Does the work and reports what becomes of replicas; what becomes of the operation is the
         caller's to report. Repeating finished work changes nothing. Raises TensorCastError."""
         match work:
@@ -99,14 +99,14 @@ class Operations:
             case _:
                 assert_never(work)
 
-    async def _materialize_on_disk(self, work: Materialize, cause: EventId) -> Moved:
+    async def _materialize_on_disk(self, work: Materialize, cause: EventId | None) -> Moved:
         if self._residents.find_ready(work.artifact) is not None:
             return await self._persist(work.artifact, cause)
         return await self._disk_pulls.materialize(
             work.artifact, work.sources, cause, self._fills.discard_idle
         )
 
-    async def _persist(self, artifact: ArtifactId, cause: EventId) -> Moved:
+    async def _persist(self, artifact: ArtifactId, cause: EventId | None) -> Moved:
         moved = Moved()
         if not self._residents.is_on_disk(artifact):
             resident = self._ready(artifact)
@@ -132,7 +132,7 @@ class Operations:
             await in_thread(store_resident, self._disk, resident)
             self._residents.set_on_disk(resident.id, resident.manifest)
 
-    async def _evict_memory(self, work: Evict, cause: EventId) -> Moved:
+    async def _evict_memory(self, work: Evict, cause: EventId | None) -> Moved:
         resident = await self._find_for_eviction(work.artifact)
         if resident is None and work.artifact in self._images.waiting():
             return await self._evict_image(work, cause)
@@ -146,7 +146,7 @@ class Operations:
         await self._residents.drop(resident)
         return Moved()
 
-    async def _evict_image(self, work: Evict, cause: EventId) -> Moved:
+    async def _evict_image(self, work: Evict, cause: EventId | None) -> Moved:
         """As from memory, of what waits for memory."""
         epoch = self._life.epoch
         replica = replica_id(work.artifact, self._life.node, Tier.DRAM)
@@ -158,7 +158,7 @@ class Operations:
         await self._images.forget(work.artifact, self._manifest(work.artifact))
         return Moved()
 
-    async def _evict_disk(self, work: Evict, cause: EventId) -> Moved:
+    async def _evict_disk(self, work: Evict, cause: EventId | None) -> Moved:
         manifest = self._manifest(work.artifact)
         replica, epoch = on_disk(work.artifact, self._life), self._life.epoch
         if not self._residents.is_on_disk(work.artifact):
@@ -178,7 +178,7 @@ class Operations:
         await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
         return Moved()
 
-    async def _evict_object(self, work: Evict, cause: EventId) -> Moved:
+    async def _evict_object(self, work: Evict, cause: EventId | None) -> Moved:
         view, epoch = self._follower.view, self._life.epoch
         replica = in_store(work.artifact, self._life)
         known, artifact = view.replicas.get(replica), view.artifacts.get(work.artifact)
@@ -207,7 +207,7 @@ class Operations:
             )
         return residents.find(artifact)
 
-    async def _lose_ghost(self, replica: ReplicaId, cause: EventId) -> Moved:
+    async def _lose_ghost(self, replica: ReplicaId, cause: EventId | None) -> Moved:
         """What is not here must not stay in the log as if it were."""
         found = self._follower.view.replicas.get(replica)
         if found is not None and found.status in PRESENT:
@@ -231,7 +231,7 @@ class Operations:
         if found is not None and found.status is not ReplicaStatus.EVICTING:
             raise Unavailable(f"Replica {replica} is {found.status}; it cannot be evicted now.")
 
-    async def _verify_memory(self, artifact: ArtifactId, cause: EventId) -> Moved:
+    async def _verify_memory(self, artifact: ArtifactId, cause: EventId | None) -> Moved:
         resident = self._ready(artifact)
         with self._residents.borrow(resident):
             good = await in_thread(verify_chunks, resident.segment.memory, resident.manifest)
@@ -243,7 +243,7 @@ class Operations:
             raise Corrupt(detail, artifact=artifact, node=self._life.node)
         return Moved()
 
-    async def _verify_disk(self, artifact: ArtifactId, cause: EventId) -> Moved:
+    async def _verify_disk(self, artifact: ArtifactId, cause: EventId | None) -> Moved:
         manifest = self._manifest(artifact)
         if not self._residents.is_on_disk(artifact):
             raise self._absent(artifact, Tier.DISK)

@@ -91,7 +91,9 @@ class Puller:
                 operation=None,
             )
 
-    async def pull(self, resident: Filling, preferred: Sequence[NodeId], cause: EventId) -> Moved:
+    async def pull(
+        self, resident: Filling, preferred: Sequence[NodeId], cause: EventId | None
+    ) -> Moved:
         """Pulls what the resident misses from the nodes that have it: the `preferred` ones, or
         those that the operation's plan names by now; others for what these cannot give. Raises what
         the fault of the last source stands for; what came before stays."""
@@ -202,7 +204,7 @@ class Puller:
             check = RequestVerification(artifact=artifact, replicas=replicas)
             await self._reporter.report([check], run.cause)
 
-    async def _record(self, turn: Turn, resident: Filling, cause: EventId) -> None:
+    async def _record(self, turn: Turn, resident: Filling, cause: EventId | None) -> None:
         """Progress only: that it is complete, or failed, is reported by the frame."""
         news = [event.chunks for event in turn.events if isinstance(event, ReplicaFilled)]
         commands = [
@@ -256,7 +258,7 @@ class _Run:
     """What stays the same, and who was doubted already, while one transfer runs."""
 
     def __init__(
-        self, links: Links, resident: Filling, preferred: tuple[NodeId, ...], cause: EventId
+        self, links: Links, resident: Filling, preferred: tuple[NodeId, ...], cause: EventId | None
     ) -> None:
         self.links = links
         self.resident = resident

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -23,6 +24,7 @@ from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
 from tensorcast.movers.memory.memfd import Segment
+from tensorcast.movers.operations import Operations
 from tensorcast.movers.pending import Pending
 from tensorcast.movers.reports import Life
 from tensorcast.movers.residents import Phase, Resident, Residents
@@ -34,6 +36,7 @@ from tensorcast.schema.errors import Cancelled, NotFound, Timeout, Unavailable
 from tensorcast.schema.faults import to_error
 from tensorcast.schema.ids import ArtifactId, OperationId, Seq, Tier, derive_operation_id
 from tensorcast.schema.socket import Follow
+from tensorcast.schema.work import Work
 
 FETCHES_MAX: Final = 3
 TIMEOUT_S_MAX: Final = 86_400.0
@@ -52,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Readers:
-    """Grants read-only descriptors of residents."""
+    """Grants read-only descriptors of residents. `is_away`: nothing can be appended to the log."""
 
     def __init__(
         self,
@@ -64,7 +67,11 @@ class Readers:
         pending: Pending,
         journal: Journal,
         excerpts: Excerpts,
+        operations: Operations,
+        is_away: Callable[[], bool],
     ) -> None:
+        self._operations = operations
+        self._is_away = is_away
         self._excerpts = excerpts
         self._residents = residents
         self._lifelines = lifelines
@@ -160,11 +167,24 @@ class Readers:
         async with self._issuing.alone(artifact):  # of many readers, one issues it
             view, node = self._follower.view, self._life.node
             operation = operation_making(view, artifact, node, Tier.DRAM)
+            if self._is_away():
+                return await self._fetch_alone(artifact)
             if operation is None and self._residents.find_ready(artifact) is None:
                 await self._journal.check_room()
                 operation = await self._issue(artifact, actor)
         if operation is not None:
             await self._wait_for(artifact, operation, in_part)
+
+    async def _fetch_alone(self, artifact: ArtifactId) -> None:
+        """What an operation would do, while none can be issued. The log hears what becomes of the
+        replica when it is back."""
+        await self._journal.check_room()
+        await self._operations.do(self._choose(artifact), None)
+
+    def _choose(self, artifact: ArtifactId) -> Work:
+        view, node = self._follower.view, self._life.node
+        is_served = bool(peers_with(view, artifact, node))
+        return choose_demand(view, artifact, node, is_served=is_served)
 
     async def _wait_for(self, artifact: ArtifactId, operation: OperationId, in_part: bool) -> None:
         find = self._residents.find if in_part else self._residents.find_ready
@@ -188,17 +208,8 @@ class Readers:
 
     async def _issue(self, artifact: ArtifactId, actor: str) -> OperationId:
         operation = derive_operation_id(new_event_id(), DEMAND, 0)
-        view, node = self._follower.view, self._life.node
         issue = IssueOperation(
-            operation=operation,
-            node=node,
-            work=choose_demand(
-                view,
-                artifact,
-                node,
-                is_served=bool(peers_with(view, artifact, node)),
-            ),
-            policy=DEMAND,
+            operation=operation, node=self._life.node, work=self._choose(artifact), policy=DEMAND
         )
         await execute(self._log, self._follower, [issue], actor=actor)
         return operation

@@ -74,8 +74,19 @@ class Recovery:
     async def adopt(self, kept: Mapping[str, int]) -> None:
         """Takes segments over whose replicas the log still has, and those of accepted puts; gives
         all others up. Those that readers of the last life still map count as long as they do."""
+        for name, fd in (await self.adopt_known(kept)).items():
+            if not self._retire(name, fd):
+                self._store.forget(name)
+        await in_thread(self._pool.trim, 0.0)
+        for replica_id_, segment in list(self._journal.segments.items()):
+            if all(resident.segment.name != segment for resident in self._residents.all()):
+                await self._journal.forget_segment(replica_id_)
+
+    async def adopt_known(self, kept: Mapping[str, int]) -> dict[str, int]:
+        """As `adopt`, but gives nothing up; returns what it knows no use for."""
         wanted = {segment: replica for replica, segment in self._journal.segments.items()}
         accepted = self._pending.wanted()
+        unknown: dict[str, int] = {}
         for name, fd in kept.items():
             replica = self._follower.view.replicas.get(wanted.get(name, ReplicaId("")))
             artifact = self._present(replica)
@@ -84,13 +95,11 @@ class Recovery:
             elif name in accepted:
                 is_taken = self._pending.adopt(name, fd)
             else:
-                is_taken = self._retire(name, fd)
+                unknown[name] = fd
+                continue
             if not is_taken:
                 self._store.forget(name)
-        await in_thread(self._pool.trim, 0.0)
-        for replica_id_, segment in list(self._journal.segments.items()):
-            if all(resident.segment.name != segment for resident in self._residents.all()):
-                await self._journal.forget_segment(replica_id_)
+        return unknown
 
     def _present(self, replica: Replica | None) -> Artifact | None:
         if replica is None or replica.status not in (ReplicaStatus.FILLING, ReplicaStatus.READY):
@@ -118,15 +127,16 @@ class Recovery:
         self._unchecked.append(await self._residents.add(artifact, segment, Phase.CHECKING))
         return True
 
-    async def find_stored(self) -> None:
+    async def find_stored(self, *, is_certain: bool = True) -> None:
         """Looks at what is on the disk, and which images of memory the last life left. Files whose
-        replica the log has dropped are removed. What the log has never heard of stays: it may be
-        all that is left of somebody's data."""
+        replica the log has dropped are removed (if it `is_certain` that it has). What the log has
+        never heard of stays: it may be all that is left of somebody's data."""
         for held in await in_thread(self._disk.list):
             replica = self._replica(held.artifact, Tier.DISK)
             if replica is None or replica.status is ReplicaStatus.READY:
                 self._residents.set_on_disk(held.artifact, held.manifest)
-            elif replica.status is not ReplicaStatus.FILLING:  # damaged: a new one replaces it
+            elif is_certain and replica.status is not ReplicaStatus.FILLING:
+                # It is damaged, and a new one replaces it.
                 await in_thread(self._disk.remove, held.artifact)
         self._with_image = frozenset(await in_thread(list_images, self._home))
 
@@ -140,6 +150,7 @@ class Recovery:
         """Tells the log which of the replicas that it has for this node are not here, and ends
         evictions that were under way."""
         commands: list[Command] = []
+        self._absent = []
         for replica in replicas_of(self._follower.view, self._life.node):
             if replica.status is ReplicaStatus.EVICTING:
                 commands.append(DropReplica(replica=replica.id, epoch=self._life.epoch))
@@ -150,6 +161,12 @@ class Recovery:
             await self._reporter.report(commands, None)
         self._take_back()
         await self._pending.reconcile()
+
+    def expect(self) -> None:
+        """As `reconcile`, as far as it goes without the log: what can be brought back will be."""
+        for replica in replicas_of(self._follower.view, self._life.node):
+            self._is_here(replica)
+        self._take_back()
 
     def _take_back(self) -> None:
         """Images that earlier lives left, of artifacts that this node has in no other way."""
@@ -204,12 +221,27 @@ class Recovery:
 
     async def check(self, status: Callable[[str], None]) -> None:
         """Compares what was kept with its digests, and brings images of memory back."""
-        limit = asyncio.Semaphore(CHECKS_MAX)
-        async with asyncio.TaskGroup() as tasks:
-            for resident in self._unchecked:
-                tasks.create_task(self._check(resident, limit))
-        await self._pending.restore(status)
+        note = self.describe()
+
+        def tell(text: str) -> None:
+            status(f"{text}. {note}" if note else text)
+
+        await self._check_kept()
+        await self._pending.restore(tell)
+        await self._restore(tell)
+        await self._remove_images()
+
+    async def check_alone(self, status: Callable[[str], None]) -> None:
+        """As `check`, but gives nothing up."""
+        await self._check_kept()
         await self._restore(status)
+
+    async def _check_kept(self) -> None:
+        limit = asyncio.Semaphore(CHECKS_MAX)
+        unchecked, self._unchecked = self._unchecked, []
+        async with asyncio.TaskGroup() as tasks:
+            for resident in unchecked:
+                tasks.create_task(self._check(resident, limit))
 
     async def _check(self, resident: Resident, limit: asyncio.Semaphore) -> None:
         async with limit:
@@ -251,7 +283,6 @@ class Recovery:
                 await self._restore_one(replica)
             finally:
                 self._residents.expect_no_more(replica.artifact)
-        await self._remove_images()
 
     async def _restore_one(self, replica: Replica) -> None:
         artifact = self._follower.view.artifacts.get(replica.artifact)

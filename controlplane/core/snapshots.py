@@ -10,7 +10,6 @@ away as the history grows.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +18,9 @@ from typing import Final
 import msgspec
 
 from tensorcast.schema.aggregates.artifact import Artifact
-from tensorcast.schema.aggregates.engine import Engine
-from tensorcast.schema.aggregates.key import KeyState
-from tensorcast.schema.aggregates.lease import Lease
-from tensorcast.schema.aggregates.node import Node
-from tensorcast.schema.aggregates.operation import Operation
-from tensorcast.schema.aggregates.plan import Plan
-from tensorcast.schema.aggregates.replica import Replica
-from tensorcast.schema.aggregates.signal import SignalTopic
-from tensorcast.schema.cluster import FOLD_VERSION, ClusterView, State
+from tensorcast.schema.cluster import ClusterView, State
 from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.folds import STATES
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.parking import Parked
 from tensorcast.schema.tensors import Index
@@ -41,22 +33,10 @@ PART_BYTES: Final = 1 << 20
 PART_BYTES_MAX: Final = 64 << 20
 """Nothing longer is unpacked: one state is never longer than the event that made it."""
 
-_MAPS: Final[dict[str, type[State | Parked]]] = {
-    "artifacts": Artifact,
-    "keys": KeyState,
-    "replicas": Replica,
-    "operations": Operation,
-    "nodes": Node,
-    "leases": Lease,
-    "engines": Engine,
-    "signals": SignalTopic,
-    "plans": Plan,
-    "parked": Parked,
-}
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoders: Final[dict[str, msgspec.msgpack.Decoder[list[State | Parked]]]] = {
     name: msgspec.msgpack.Decoder(list[cls])  # type: ignore[valid-type]  # a type by its kind
-    for name, cls in _MAPS.items()
+    for name, cls in STATES.items()
 }
 
 
@@ -102,31 +82,13 @@ def chain(number: int) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-@functools.cache
-def fold_name() -> str:
-    """The name of this release's fold: what another fold made is not read. It changes with
-    `FOLD_VERSION` and with any field of the states."""
-    _, components = msgspec.json.schema_components(
-        _MAPS.values(), schema_hook=lambda _: {"type": "any"}
-    )
-    shape = msgspec.json.encode(_without_words(components), order="deterministic")
-    return f"{FOLD_VERSION}-{hashlib.blake2b(shape, digest_size=8).hexdigest()}"
-
-
-def _without_words(schema: object) -> object:
-    """A schema without its docstrings."""
-    if isinstance(schema, dict):
-        return {k: _without_words(v) for k, v in schema.items() if k != "description"}
-    return [_without_words(item) for item in schema] if isinstance(schema, list) else schema
-
-
 # ---- packing -----------------------------------------------------------------------------------
 
 
 def pack(view: ClusterView, after: Seq) -> Iterator[tuple[bytes, int]]:
     """The parts of a layer, each with the number of its states: those of `view` that changed after
     event `after`. Each part takes some milliseconds."""
-    for name in _MAPS:
+    for name in STATES:
         encoded: list[msgspec.Raw] = []
         size_bytes = 0
         indexes: dict[bytes, int] = {}

@@ -17,7 +17,7 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tensorcast.controlplane.core.snapshots import EVENTS_EVERY, Layer, base_of, fold_name, pack
+from tensorcast.controlplane.core.snapshots import EVENTS_EVERY, Layer, base_of, pack
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store.engine import brief, connecting, make_engine
 from tensorcast.controlplane.store.load import fold, read_history
@@ -35,6 +35,7 @@ from tensorcast.controlplane.store.write import load_position
 from tensorcast.log.follower import Follower
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 
 POLL_S: Final = 1.0

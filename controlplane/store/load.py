@@ -10,7 +10,6 @@ import msgspec
 from sqlalchemy import Text, cast, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tensorcast.controlplane.core.snapshots import fold_name
 from tensorcast.controlplane.store.dead_letters import (
     LOG,
     Letter,
@@ -25,6 +24,7 @@ from tensorcast.controlplane.store.write import CURSOR, Position, replace_states
 from tensorcast.log.folding import take
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, State, assemble
+from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.parking import Parked
 

@@ -18,12 +18,13 @@ import msgspec
 from sqlalchemy import ColumnElement, RowMapping, Table, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tensorcast.controlplane.core.snapshots import Layer, chain, digest, fold_name, unpack
+from tensorcast.controlplane.core.snapshots import Layer, chain, digest, unpack
 from tensorcast.controlplane.store.cells import as_uuid
 from tensorcast.controlplane.store.load import BEGINNING
 from tensorcast.controlplane.store.tables import events, snapshot_parts, snapshots
 from tensorcast.schema.cluster import ClusterView, assemble
 from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 
 _logger = logging.getLogger(__name__)

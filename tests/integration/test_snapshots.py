@@ -11,7 +11,7 @@ from sqlalchemy import func, select, text
 
 from histories import Dice
 from stores import committed, database, engine, persisting, until
-from tensorcast.controlplane.core.snapshots import base_of, fold_name
+from tensorcast.controlplane.core.snapshots import base_of
 from tensorcast.controlplane.services import snapshots as service
 from tensorcast.controlplane.services.api_postgres import PostgresHistory
 from tensorcast.controlplane.store import queries
@@ -21,6 +21,7 @@ from tensorcast.controlplane.store.tables import snapshot_parts, snapshots
 from tensorcast.log.follower import Follower
 from tensorcast.log.memory import MemoryLog
 from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 
 __all__ = ["database", "engine"]  # fixtures

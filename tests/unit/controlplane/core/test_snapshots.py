@@ -17,7 +17,6 @@ from tensorcast.controlplane.core.snapshots import (
     base_of,
     chain,
     digest,
-    fold_name,
     pack,
     unpack,
 )
@@ -25,6 +24,7 @@ from tensorcast.log.identity import new_event_id
 from tensorcast.schema.cluster import ClusterView, assemble, project
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.events import ArtifactPinned, ArtifactSealed, NodeCordoned
+from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import NodeId, Seq
 
 EMPTY = ClusterView()

@@ -1,0 +1,111 @@
+"""What is remembered of a log is a view of it, whatever was written when."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from histories import Dice
+from tensorcast.log.follower import Follower
+from tensorcast.log.memory import MemoryLog
+from tensorcast.movers.journal import Journal, Report, plan
+from tensorcast.movers.recollection import Recollection, recall
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import JoinNode
+from tensorcast.schema.ids import Epoch, EventId, NodeId
+
+FILE = "view.db"
+
+
+class Desk:
+    """A mover's memory of a log that a test writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = MemoryLog()
+        self.follower = Follower(self.log)
+        self.journal = Journal(folder / "journal.db")
+        self.recollection = Recollection(folder / FILE, "test", self.follower, self.journal)
+        self.folder = folder
+
+    async def keep(self) -> ClusterView:
+        """Catches up, writes, and returns the view that was to be written."""
+        view = await self.follower.wait_for(await self.log.last_seq(), 30)
+        for _ in range(10_000):
+            if self.recollection.seen == view.at:
+                break
+            await asyncio.sleep(0)
+        await self.recollection.keep("made then")
+        return view
+
+    async def write(self, dice: Dice, count: int) -> None:
+        for _ in range(count):
+            view = await self.follower.wait_for(await self.log.last_seq(), 30)
+            await self.log.append(dice.drafts(view))
+
+    def recall(self, cluster: str = "test") -> ClusterView | None:
+        found = recall(self.folder / FILE, cluster)
+        return found and found.view
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    made = Desk(tmp_path)
+    tasks = [
+        asyncio.ensure_future(made.follower.run()),
+        asyncio.ensure_future(made.recollection.watch()),
+    ]
+    yield made
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    made.recollection.close()
+    made.journal.close()
+
+
+async def test_the_view_comes_back_as_it_was_written_in_several_goes(desk: Desk):
+    dice = Dice(5)
+    for _ in range(5):
+        await desk.write(dice, 40)
+        assert await desk.keep() == desk.recall()
+
+
+async def test_nothing_is_remembered_before_it_was_written(desk: Desk):
+    assert desk.recall() is None
+    await desk.keep()
+    assert desk.recall() is None
+
+
+async def test_another_cluster_fold_or_a_broken_file_is_not_used(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    await desk.write(Dice(1), 5)
+    await desk.keep()
+    assert desk.recall("other") is None
+    monkeypatch.setattr("tensorcast.movers.recollection.fold_name", lambda: "newer")
+    assert desk.recall() is None
+    monkeypatch.undo()
+    assert desk.recall() is not None
+    with sqlite3.connect(desk.folder / FILE) as db:
+        db.execute("UPDATE states SET state = 'x'")
+    assert desk.recall() is None
+    (desk.folder / FILE).write_bytes(b"no database" * 1000)
+    assert desk.recall() is None
+
+
+async def test_reports_that_the_log_shows_already_are_remembered(desk: Desk):
+    """The journal had no time to take them out: its next life must not send them again."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    join = JoinNode(node=NodeId("n1"), epoch=Epoch(1), address="a:1", tiers={}, transports=("tcp",))
+    report = Report(id=EventId("event-1"), at=at, actor="mover:n1", command=join)
+    unsent = Report(id=EventId("event-2"), at=at, actor="mover:n1", command=join)
+    await desk.journal.record([report, unsent])
+    await desk.log.append(plan(ClusterView(), [report]).drafts)
+    await desk.keep()
+    found = recall(desk.folder / FILE, "test")
+    assert found is not None
+    assert found.shown == ("event-1",)
