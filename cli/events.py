@@ -19,6 +19,7 @@ from tensorcast.schema.engine_events import (
     EngineServing,
 )
 from tensorcast.schema.ids import EventId
+from tensorcast.schema.namespaces import NamespaceEvent
 from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.work import kind_of
 
@@ -156,6 +157,8 @@ def _content(fact: facts.Event) -> str:
         return shorten_data(fact.data)
     if isinstance(fact, PlanEvent):
         return describe_plan_event(fact)
+    if isinstance(fact, NamespaceEvent):
+        return f"{fact.who}: {', '.join(fact.rights)}"
     return _about_lease(fact)
 
 

@@ -54,6 +54,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "restore": Entry(
         "backup", "Make the cluster of a backup anew in an empty folder; `tcctl up` starts it."
     ),
+    "access": Entry("access", "Who may do what in which namespace.", is_noun=True),
     "keys": Entry("keys", "Keys of the cluster: who may do what.", is_noun=True),
     "serve": Entry("serve", "Run a process of a real deployment.", is_noun=True),
 }

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from tensorcast.client.access_verbs import AccessVerbs
 from tensorcast.client.audit_verbs import AuditVerbs
 from tensorcast.client.block_verbs import BlockVerbs
 from tensorcast.client.connection import (
-    CONNECT_S,
     HINT,
     Refusals,
     close_soon,
     connect_nats,
     key_changed_at,
+    wait_connected,
 )
 from tensorcast.client.engine_block_verbs import EngineBlockVerbs
 from tensorcast.client.engine_verbs import EngineVerbs
@@ -100,7 +101,14 @@ _NOBODY = Access()
 
 
 class ControlPlane(
-    EngineVerbs, EngineBlockVerbs, SignalVerbs, BlockVerbs, AuditVerbs, PastVerbs, StoreVerbs
+    EngineVerbs,
+    EngineBlockVerbs,
+    SignalVerbs,
+    BlockVerbs,
+    AuditVerbs,
+    PastVerbs,
+    StoreVerbs,
+    AccessVerbs,
 ):
     """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
@@ -472,7 +480,7 @@ class ControlPlane(
                 if former is not None and not former.is_closed:
                     # Requests that are under way on it get their answers.
                     asyncio.get_running_loop().call_later(REQUEST_S, close_soon, former)
-            await _wait_connected(self._nats)
+            await wait_connected(self._nats)
             return self._nats
 
 
@@ -486,11 +494,3 @@ def _encode(request: msgspec.Struct) -> bytes:
 
 def _unanswered(verb: str, timeout_s: float) -> Timeout:
     return Timeout(f"The control plane did not answer {verb!r} within {timeout_s:g} s.", hint=HINT)
-
-
-async def _wait_connected(nats: Nats) -> None:
-    deadline = asyncio.get_running_loop().time() + CONNECT_S
-    while not nats.is_connected:
-        if nats.is_closed or asyncio.get_running_loop().time() > deadline:
-            raise Unavailable("The connection to NATS is lost.", hint=HINT)
-        await asyncio.sleep(0.02)

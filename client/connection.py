@@ -152,6 +152,15 @@ def make_tls(access: Access) -> ssl.SSLContext | None:
     return context
 
 
+async def wait_connected(nats: Nats) -> None:
+    """Returns when there is a connection (again). Raises Unavailable."""
+    deadline = asyncio.get_running_loop().time() + CONNECT_S
+    while not nats.is_connected:
+        if nats.is_closed or asyncio.get_running_loop().time() > deadline:
+            raise Unavailable("The connection to NATS is lost.", hint=HINT)
+        await asyncio.sleep(0.02)
+
+
 def _reason(error: Exception) -> str:
     """What went wrong, without the address, which holds a password."""
     if isinstance(error, TimeoutError):

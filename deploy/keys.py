@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import secrets
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from tensorcast.deploy.home import Layout, write_private
 from tensorcast.deploy.options import ClusterConfig, EmbeddedNats, Identity
-from tensorcast.schema.access import Access, read_access, user_identity
+from tensorcast.schema.access import Access, read_access, user_identity, user_name
 from tensorcast.schema.errors import Conflict, InvalidArgument, NotFound
 from tensorcast.schema.nats_rights import Role
 from tensorcast.schema.nkeys import SEED_BYTES, Credentials, parse_credentials
-
-_STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def own_name() -> str:
@@ -31,7 +27,7 @@ def own_name() -> str:
         name = getpass.getuser()
     except (KeyError, OSError):  # no name for this uid, as in many containers
         name = str(os.getuid())
-    return _STRANGE.sub("_", name)[:64]
+    return user_name(name)
 
 
 def has_keys(config: ClusterConfig) -> bool:

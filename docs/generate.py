@@ -16,6 +16,7 @@ from tensorcast.schema.aggregates import (
     key,
     lease,
     machine,
+    namespace,
     node,
     operation,
     plan,
@@ -39,6 +40,7 @@ AGGREGATES: dict[AggregateKind, ModuleType] = {
     AggregateKind.ENGINE: engine,
     AggregateKind.SIGNAL: signal,
     AggregateKind.PLAN: plan,
+    AggregateKind.NAMESPACE: namespace,
 }
 
 

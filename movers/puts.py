@@ -19,8 +19,10 @@ from tensorcast.movers.room import Room
 from tensorcast.movers.sealing import Sealing, check_request
 from tensorcast.movers.seals import AcceptedSeal
 from tensorcast.schema.aggregates.key import KeyStatus
-from tensorcast.schema.errors import InvalidArgument, OutOfCapacity
+from tensorcast.schema.authorization import check_key, check_namespace, may_any
+from tensorcast.schema.errors import InvalidArgument, NotFound, OutOfCapacity
 from tensorcast.schema.ids import ArtifactId, Key
+from tensorcast.schema.namespaces import DEFAULT, Right
 from tensorcast.schema.socket import (
     NO_SESSION,
     Prepare,
@@ -85,9 +87,36 @@ class Puts:
         """How many puts are open."""
         return len(self._puts) + self._opening
 
-    def foresee(self, request: Prepare) -> Prospect:
+    def check_rights(self, key: Key | None, user: str) -> None:
+        """Raises PermissionDenied when the rules do not let a user put, or move this key."""
+        view = self._follower.view
+        if key is None:
+            check_namespace(view, user, DEFAULT, Right.WRITE)
+            return
+        check_key(view, user, key, Right.WRITE)
+        if self._target(key) is not None:
+            check_key(view, user, key, Right.KEYS)
+
+    def check_seal(self, request: SealPut, user: str) -> None:
+        """Raises PermissionDenied as `check_rights`; and NotFound for an artifact that a user who
+        may not read it names without showing its bytes."""
+        self.check_rights(request.key, user)
+        named = request.artifact
+        view = self._follower.view
+        if request.session != NO_SESSION or named is None:
+            return
+        if not may_any(view, user, named, Right.READ):
+            raise NotFound(
+                f"Node {self._life.node} does not hold artifact {named} for {user}.",
+                hint="Put its bytes.",
+                artifact=named,
+                node=self._life.node,
+            )
+
+    def foresee(self, request: Prepare, user: str = "") -> Prospect:
         """What awaits a put, as far as is known here. Raises OutOfCapacity for one that never
-        fits, and InvalidArgument."""
+        fits, InvalidArgument and PermissionDenied."""
+        self.check_rights(request.key, user)
         _check_size(request.size_bytes)
         fits = self._room.fits(request.size_bytes)
         return Prospect(key_artifact=self._target(request.key), fits=fits)

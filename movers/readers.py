@@ -30,11 +30,13 @@ from tensorcast.movers.reports import Life
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
+from tensorcast.schema.authorization import check_artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import IssueOperation
 from tensorcast.schema.errors import Cancelled, NotFound, Timeout, Unavailable
 from tensorcast.schema.faults import to_error
 from tensorcast.schema.ids import ArtifactId, OperationId, Seq, Tier, derive_operation_id
+from tensorcast.schema.namespaces import Right
 from tensorcast.schema.socket import Follow
 from tensorcast.schema.work import Work
 
@@ -91,15 +93,18 @@ class Readers:
         *,
         in_part: bool = False,
         chunks: ChunkSet | None = None,
+        user: str = "",
     ) -> Grant:
         """Grants the artifact that a key or id stands for, as of event `after` or later. Makes a
         replica first when the node has none; `in_part`: begins to make it; `chunks`: or an excerpt
         with these in it. Raises NotFound, Timeout, Cancelled, or what the fault of the operation
-        stands for; OutOfCapacity when the disk is too full for the journal of this work."""
+        stands for; PermissionDenied when the rules do not let `user` read it; OutOfCapacity when
+        the disk is too full for the journal of this work."""
         try:
             async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
                 await self._pending.settle_key(what)
                 artifact = await self._resolve(what, after)
+                check_artifact(self._follower.view, user, artifact.id, Right.READ)
                 if chunks is not None and self._takes_excerpt(artifact.id, chunks):
                     return self._grant(await self._excerpts.bring(artifact, chunks))
                 return self._grant(await self._bring(artifact.id, actor, in_part))

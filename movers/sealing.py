@@ -36,6 +36,7 @@ from tensorcast.schema.errors import (
     Unavailable,
 )
 from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, parse_key, replica_id
+from tensorcast.schema.namespaces import Namespace, namespace_of
 from tensorcast.schema.socket import PutSealed, SealPut
 from tensorcast.schema.tensors import Manifest, check_index, check_manifest, derive_artifact_id
 
@@ -373,6 +374,7 @@ def _seal_command(named: Named) -> SealArtifact:
         kind=named.request.kind,
         manifest=named.manifest,
         labels=named.request.labels,
+        namespace=namespace_of(named.request.key) if named.request.key else Namespace(""),
     )
 
 

@@ -26,7 +26,7 @@ from tensorcast.movers.pending import Pending
 from tensorcast.movers.puts import Puts
 from tensorcast.movers.readers import Readers
 from tensorcast.movers.residents import Phase
-from tensorcast.schema.access import actor_of
+from tensorcast.schema.access import actor_of, user_name
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
@@ -69,11 +69,13 @@ _logger = logging.getLogger(__name__)
 
 
 class _Owner:
-    """Stands for a connection, and knows the process at its other end."""
+    """Stands for a connection, and knows the process at its other end. `user` is its login, as
+    rules name it."""
 
     def __init__(self, connected: socket.socket) -> None:
         raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self.pid: int = _CREDENTIALS.unpack(raw)[0]
+        self.user = user_name(peer_login(connected))
 
 
 class SocketServer:
@@ -180,10 +182,11 @@ class SocketServer:
             case Hello():
                 return self._welcome(), ()
             case Prepare():
-                return self._puts.foresee(request), ()
+                return self._puts.foresee(request, owner.user), ()
             case OpenPut():
                 return await self._open_put(request, owner)
             case SealPut():
+                self._puts.check_seal(request, owner.user)
                 seal = self._puts.seal if request.wait else self._puts.accept
                 return await seal(request, owner, actor), ()
             case AwaitPut():
@@ -192,7 +195,7 @@ class SocketServer:
                 self._puts.abort(request.session, owner)
                 return Done(), ()
             case Get():
-                return await self._get(request, actor)
+                return await self._get(request, actor, owner.user)
             case Follow():
                 return Arrived(chunks=await self._readers.follow(request)), ()
             case AskStats():
@@ -215,7 +218,7 @@ class SocketServer:
         more = self._readers.lend(put.segment) if request.lasting else ()
         return opened, (put.segment.open_writable(), *more)
 
-    async def _get(self, request: Get, actor: str) -> tuple[Answer, Sequence[int]]:
+    async def _get(self, request: Get, actor: str, user: str) -> tuple[Answer, Sequence[int]]:
         grant = await self._readers.read(
             request.what,
             request.after,
@@ -223,6 +226,7 @@ class SocketServer:
             actor,
             in_part=request.partial,
             chunks=request.chunks if request.partial else None,
+            user=user,
         )
         resident = grant.resident
         granted = Granted(

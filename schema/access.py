@@ -13,6 +13,7 @@ from tensorcast.schema.errors import InvalidArgument
 CREDENTIALS: Final = "TENSORCAST_NATS_CREDENTIALS"
 USER: Final = "TENSORCAST_USER"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _TLS: Final = ("TENSORCAST_NATS_CA", "TENSORCAST_NATS_CERT", "TENSORCAST_NATS_CERT_KEY")
 
 
@@ -79,9 +80,24 @@ def user_identity(name: str) -> str:
     return f"user.{name}"
 
 
+def user_name(login: str) -> str:
+    """A login as the name of a user: other characters become '_'."""
+    return _STRANGE.sub("_", login)[:64]
+
+
 def is_user_name(name: str) -> bool:
     """Whether it can be the name of a user: one token of a subject."""
     return _NAME.fullmatch(name) is not None
+
+
+def user_of(actor: str) -> str:
+    """Who stands behind an actor that `actor_of` made; "" for none, as of a policy or a mover."""
+    kind, _, name = actor.partition(":")
+    if kind in ("policy", "mover"):
+        return ""
+    before, at, after = name.partition("@")
+    found = before if kind == "user" else after if at else ""
+    return found if is_user_name(found) else ""
 
 
 def actor_of(user: str, claimed: str) -> str:

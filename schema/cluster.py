@@ -17,6 +17,7 @@ from tensorcast.schema.aggregates import (
     engine,
     key,
     lease,
+    namespace,
     node,
     operation,
     plan,
@@ -27,6 +28,7 @@ from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.aggregates.engine import Engine, EngineStatus
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
+from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import OPEN, Operation
 from tensorcast.schema.aggregates.plan import OPEN as OPEN_PLANS
@@ -39,6 +41,7 @@ from tensorcast.schema.commands import (
     EngineCommand,
     KeyCommand,
     LeaseCommand,
+    NamespaceCommand,
     NodeCommand,
     OperationCommand,
     ReplicaCommand,
@@ -70,6 +73,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Seq,
 )
+from tensorcast.schema.namespaces import Namespace, NamespaceEvent
 from tensorcast.schema.parking import (
     FAULTS,
     Parked,
@@ -82,7 +86,18 @@ from tensorcast.schema.plan_commands import PlanCommand
 from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.signals import Topic
 
-State = Artifact | KeyState | Replica | Operation | Node | Lease | Engine | SignalTopic | Plan
+State = (
+    Artifact
+    | KeyState
+    | Replica
+    | Operation
+    | Node
+    | Lease
+    | Engine
+    | SignalTopic
+    | Plan
+    | NamespaceRules
+)
 FOLD_VERSION = 2
 """To be raised when the same events lead to other states than before: what was kept of the older
 fold is then made anew. `tests/replay` fails when they do."""
@@ -113,6 +128,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     signals: Map[Topic, SignalTopic] = Map()
     plans: Map[PlanId, Plan] = Map()
     parked: Map[str, Parked] = Map()
+    namespaces: Map[Namespace, NamespaceRules] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
     replicas_by_node: Map[NodeId, Members[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
@@ -181,6 +197,7 @@ def assemble(states: Iterable[State | Parked], *, at: Seq) -> ClusterView:
         SignalTopic: ("signals", {}),
         Plan: ("plans", {}),
         Parked: ("parked", {}),
+        NamespaceRules: ("namespaces", {}),
     }
     for state in states:
         name = state.key if isinstance(state, KeyState) else state.id
@@ -240,6 +257,8 @@ def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
         return engine.evolve(view.engines.get(event.engine), recorded, event)
     if isinstance(event, PlanEvent):
         return plan.evolve(view.plans.get(event.plan), recorded, event)
+    if isinstance(event, NamespaceEvent):
+        return namespace.evolve(view.namespaces.get(event.namespace), recorded, event)
     return signal.evolve(view.signals.get(event.topic), recorded, event)
 
 
@@ -275,6 +294,9 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
     elif isinstance(command, PlanCommand):
         state = view.plans.get(command.plan)
         events = plan.decide(state, command)
+    elif isinstance(command, NamespaceCommand):
+        state = view.namespaces.get(command.namespace)
+        events = namespace.decide(state, command)
     else:
         assert isinstance(command, SignalCommand), aggregate_of(command)
         state = view.signals.get(command.topic)
@@ -323,6 +345,8 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
                 "plans": view.plans.set(state.id, state),
                 "open_plans": still_open | {state.id} if state.status in OPEN_PLANS else still_open,
             }
+        case NamespaceRules():
+            return {"namespaces": view.namespaces.set(state.id, state)}
         case Engine():
             up = view.engines_up - {state.id}
             return {

@@ -25,6 +25,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Tier,
 )
+from tensorcast.schema.namespaces import Namespace, Rights
 from tensorcast.schema.plan_commands import PlanCommand
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
@@ -40,6 +41,7 @@ class SealArtifact(_Command, frozen=True, kw_only=True):
     kind: str
     manifest: Manifest
     labels: dict[str, str] = {}
+    namespace: Namespace = Namespace("")
 
 
 class PinArtifact(_Command, frozen=True, kw_only=True):
@@ -287,6 +289,18 @@ class LoseEngine(_Command, frozen=True, kw_only=True):
     last_seen: datetime
 
 
+class GrantAccess(_Command, frozen=True, kw_only=True):
+    namespace: Namespace
+    who: str
+    rights: Rights
+
+
+class RevokeAccess(_Command, frozen=True, kw_only=True):
+    namespace: Namespace
+    who: str
+    rights: Rights
+
+
 ArtifactCommand = (
     SealArtifact
     | PinArtifact
@@ -327,6 +341,7 @@ NodeCommand = (
 LeaseCommand = AcquireLease | ReleaseLease | ExpireLease
 EngineCommand = RegisterEngine | ServeWeights | LeaveEngine | LoseEngine
 SignalCommand = EmitSignal
+NamespaceCommand = GrantAccess | RevokeAccess
 
 Command = (
     ArtifactCommand
@@ -338,6 +353,7 @@ Command = (
     | EngineCommand
     | SignalCommand
     | PlanCommand
+    | NamespaceCommand
 )
 
 _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], ...] = (
@@ -394,6 +410,7 @@ _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], .
     (AggregateKind.ENGINE, (RegisterEngine, ServeWeights, LeaveEngine, LoseEngine)),
     (AggregateKind.SIGNAL, (EmitSignal,)),
     (AggregateKind.PLAN, get_args(PlanCommand)),
+    (AggregateKind.NAMESPACE, (GrantAccess, RevokeAccess)),
 )
 
 

@@ -27,6 +27,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Tier,
 )
+from tensorcast.schema.namespaces import NAMESPACE_EVENT_TYPES, Namespace, NamespaceEvent
 from tensorcast.schema.plan_events import PLAN_EVENT_TYPES, PlanEvent
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
@@ -45,6 +46,7 @@ class AggregateKind(StrEnum):
     ENGINE = "engine"
     SIGNAL = "signal"
     PLAN = "plan"
+    NAMESPACE = "namespace"
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +57,14 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactSealed(_Event, frozen=True, kw_only=True):
-    """The artifact exists: its content, and so its id, will never change again."""
+    """The artifact exists: its content, and so its id, will never change again. `namespace` is that
+    of the key that it was put with, if there was one."""
 
     artifact: ArtifactId
     kind: str
     manifest: Manifest
     labels: dict[str, str] = {}
+    namespace: Namespace = Namespace("")
 
 
 class ArtifactPinned(_Event, frozen=True, kw_only=True):
@@ -418,6 +422,7 @@ Event = (
     | EngineEvent
     | SignalEvent
     | PlanEvent
+    | NamespaceEvent
 )
 
 EVENT_TYPES: dict[str, type[Event]] = {
@@ -457,6 +462,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     **ENGINE_EVENT_TYPES,
     "signal.emitted": SignalEmitted,
     **PLAN_EVENT_TYPES,
+    **NAMESPACE_EVENT_TYPES,
 }
 TYPE_NAMES: dict[type[Event], str] = {cls: name for name, cls in EVENT_TYPES.items()}
 

@@ -15,6 +15,7 @@ from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState
 from tensorcast.schema.aggregates.lease import Lease
+from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.plan import Plan
@@ -34,6 +35,7 @@ STATES: Final[dict[str, type[State | Parked]]] = {
     "signals": SignalTopic,
     "plans": Plan,
     "parked": Parked,
+    "namespaces": NamespaceRules,
 }
 """The type of the states in each map of a `ClusterView`."""
 

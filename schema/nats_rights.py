@@ -38,6 +38,7 @@ READ_VERBS: Final = (
     "moment",
     "diff",
     "status",
+    "access.*",
 )
 """Verbs of the API that change nothing: all that a reader may ask."""
 

@@ -25,6 +25,7 @@ from tensorcast.schema.commands import (
     ExpireLease,
     FailOperation,
     FillReplica,
+    GrantAccess,
     IssueOperation,
     JoinNode,
     LeaveEngine,
@@ -43,6 +44,7 @@ from tensorcast.schema.commands import (
     RequestVerification,
     RerouteOperation,
     RetryOperation,
+    RevokeAccess,
     SealArtifact,
     ServeWeights,
     StartOperation,
@@ -65,6 +67,7 @@ from tensorcast.schema.ids import (
     Tier,
     replica_id,
 )
+from tensorcast.schema.namespaces import Namespace, Right
 from tensorcast.schema.plan_commands import (
     EndPlan,
     FailStep,
@@ -91,7 +94,7 @@ class Dice:
         self._makers: tuple[Callable[[], Command], ...] = (
             *(self._seal, self._replica, self._replica, self._operation, self._lease),
             *(self._artifact, self._key, self._node, self._filling, self._running),
-            *(self._engine, self._signal, self._plan),
+            *(self._engine, self._signal, self._plan, self._rule),
         )
 
     def command(self) -> Command:
@@ -253,6 +256,13 @@ class Dice:
             ResumePlan(plan=plan),
             EndPlan(plan=plan, step=step, fault=self._pick(None, fault)),
         )
+
+    def _rule(self) -> Command:
+        namespace = Namespace(self._pick("team", "other"))
+        rights = self._pick((Right.READ,), (Right.WRITE, Right.KEYS), tuple(Right))
+        who = self._pick("*", "bob", "eve")
+        grant = GrantAccess(namespace=namespace, who=who, rights=rights)
+        return self._pick(grant, grant, RevokeAccess(namespace=namespace, who=who, rights=rights))
 
     def _lease(self) -> Command:
         lease = LeaseId(f"lease-{self._random.randrange(20)}")

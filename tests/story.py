@@ -37,6 +37,7 @@ from tensorcast.schema.ids import (
     derive_plan_id,
     replica_id,
 )
+from tensorcast.schema.namespaces import Namespace, Right
 from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plan_values import ValueType
 from tensorcast.schema.plans import EmitStep, Input, OperationStep, PlanSpec
@@ -313,11 +314,19 @@ def plan() -> Iterator[Line]:
     yield three, p.EndPlan(plan=three)
 
 
+def rule() -> Iterator[Line]:
+    """A namespace gets rules, and loses one."""
+    team = Namespace("team")
+    rights = (Right.READ, Right.KEYS)
+    yield ADA, c.GrantAccess(namespace=team, who="bob", rights=rights)
+    yield ADA, c.RevokeAccess(namespace=team, who="bob", rights=(Right.KEYS,))
+
+
 def record() -> tuple[Recorded, ...]:
     """The log of the whole story: fixed ids, one event a second, each caused by the one before."""
     view = ClusterView()
     log: list[Recorded] = []
-    told = (*put(), *replicate(), *look_after(), *change(), *serve(), *tell(), *plan())
+    told = (*put(), *replicate(), *look_after(), *change(), *serve(), *tell(), *plan(), *rule())
     for actor, command in told:
         events, _ = decide(view, command)
         assert events, command

@@ -22,6 +22,7 @@ from tensorcast.schema.commands import (
     CordonNode,
     DrainNode,
     EmitSignal,
+    GrantAccess,
     LeaveEngine,
     MoveKey,
     PinArtifact,
@@ -32,6 +33,7 @@ from tensorcast.schema.commands import (
     RequestReplicas,
     RequestVerification,
     RetryOperation,
+    RevokeAccess,
     ServeWeights,
     UncordonNode,
     UnpinArtifact,
@@ -45,12 +47,14 @@ from tensorcast.schema.errors import (
     Unavailable,
 )
 from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, Tier, parse_key, parse_node
+from tensorcast.schema.namespaces import Namespace
 from tensorcast.schema.signals import Topic
 
 ACTOR_CHARS_MAX = 256
 NAME_CHARS_MAX = 256
 NODES_MAX = 10_000
 TOPICS_MAX = 100_000
+NAMESPACES_MAX = 100_000
 _RESERVED = ("policy:", "mover:", "timers", "controlplane")
 
 UserCommand = (
@@ -72,6 +76,8 @@ UserCommand = (
     | RegisterEngine
     | ServeWeights
     | LeaveEngine
+    | GrantAccess
+    | RevokeAccess
 )
 """What users may ask for; all else is written by movers and policies alone."""
 
@@ -122,7 +128,10 @@ def admit(view: ClusterView, command: Command, *, force: bool = False) -> tuple[
             if command.node is not None:
                 parse_node(command.node)  # its mover may join later
             return (command,)
-        case RemoveKey() | ReleaseLease() | ServeWeights() | LeaveEngine():
+        case RemoveKey() | ReleaseLease() | ServeWeights() | LeaveEngine() | RevokeAccess():
+            return (command,)
+        case GrantAccess():
+            check_namespaces(view, command.namespace)
             return (command,)
         case _:
             assert_never(command)
@@ -134,6 +143,16 @@ def check_room(view: ClusterView, topic: Topic) -> None:
         raise OutOfCapacity(
             f"There are {TOPICS_MAX} topics of signals already.",
             hint="Use topics for kinds of signals; what differs each time belongs into the data.",
+            retryable=False,
+        )
+
+
+def check_namespaces(view: ClusterView, namespace: Namespace) -> None:
+    """Raises OutOfCapacity for one more namespace with rules than there may be."""
+    if namespace not in view.namespaces and len(view.namespaces) >= NAMESPACES_MAX:
+        raise OutOfCapacity(
+            f"{NAMESPACES_MAX} namespaces have rules already.",
+            hint="Share namespaces, or have fewer of them.",
             retryable=False,
         )
 

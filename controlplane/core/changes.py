@@ -12,6 +12,7 @@ from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
+from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.plan import Plan
@@ -31,6 +32,7 @@ KINDS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "signal": "signals",
     "plan": "plans",
+    "namespace": "namespaces",
 }
 """The kinds of things, in the order in which they are told, and the maps of a view."""
 
@@ -94,7 +96,7 @@ def is_there(state: State) -> bool:
             return state.status in LIVE
         case Lease():
             return state.status is LeaseStatus.HELD
-        case Operation() | Node() | Engine() | SignalTopic() | Plan():
+        case Operation() | Node() | Engine() | SignalTopic() | Plan() | NamespaceRules():
             return True
 
 
@@ -157,6 +159,8 @@ def _describe(state: State) -> Fields:
             return _of_plan(state)
         case SignalTopic():
             return {"emitted": state.emitted, "actor": state.actor, "last_at": state.last_at}
+        case NamespaceRules():
+            return {who: list(rights) for who, rights in state.rules.items()}
         case _:
             assert_never(state)
 

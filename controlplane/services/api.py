@@ -22,6 +22,7 @@ from tensorcast.controlplane.services import (
     api_history,
     api_live,
     api_past,
+    api_rights,
     api_signals,
     api_store,
     api_waits,
@@ -131,6 +132,7 @@ ROUTES = {
     "replay": _route(ReplayQuery, api_past.replay),
     "diff": _route(DiffQuery, api_past.diff),
     "status": _route(Ask, show_status),
+    "access.list": _route(Browse, api_rights.list_access),
 }
 
 
@@ -220,7 +222,8 @@ async def answer(desk: Desk, verb: str, payload: bytes, *, user: str = "") -> by
                 f"The control plane knows no verb {verb!r}.", hint=f"Known: {', '.join(ROUTES)}."
             )
         request = identify(_parse(route, verb, payload), user)
-        return reply_ok(await route.answer(desk, request))
+        await api_rights.authorize(desk, verb, request, user)
+        return reply_ok(api_rights.readable(desk, await route.answer(desk, request), user))
     except TensorCastError as error:
         return reply_error(to_body(error))
     except Exception:

@@ -39,6 +39,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Seq,
 )
+from tensorcast.schema.namespaces import Namespace
 from tensorcast.schema.signals import Topic
 
 PAGE_BYTES_MAX = 4 << 20
@@ -86,6 +87,7 @@ def identify(view: ClusterView, what: str) -> About:
         (AggregateKind.REPLICA, ReplicaId(what) in view.replicas),
         (AggregateKind.SIGNAL, Topic(what) in view.signals),
         (AggregateKind.PLAN, PlanId(what) in view.plans),
+        (AggregateKind.NAMESPACE, Namespace(what) in view.namespaces),
     )
     for kind, is_known in exact:
         if is_known:

@@ -121,5 +121,6 @@ def all_states(view: ClusterView) -> list[State]:
         view.engines,
         view.signals,
         view.plans,
+        view.namespaces,
     )
     return [state for states in maps for state in states.values()]

@@ -22,6 +22,7 @@ from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState
 from tensorcast.schema.aggregates.lease import Lease
+from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.plan import Plan
@@ -50,6 +51,7 @@ STATE_TYPES: Final[dict[AggregateKind, type[State]]] = {
     AggregateKind.ENGINE: Engine,
     AggregateKind.SIGNAL: SignalTopic,
     AggregateKind.PLAN: Plan,
+    AggregateKind.NAMESPACE: NamespaceRules,
 }
 _MAPS: Final[dict[str, str]] = {kind: table.name for kind, table in READ_MODELS.items()}
 """The field of the view that holds the states of a kind has the name of their table."""
@@ -223,6 +225,8 @@ def _columns(state: State) -> Row:
                 as_moment(state.first_at),
                 as_moment(state.last_at),
             )
+        case NamespaceRules():
+            return (as_moment(state.changed_at),)
         case _:
             assert_never(state)
 

@@ -206,6 +206,10 @@ plans: Final = _read_model(
     Column("submitted_at", Moment, nullable=False),
     Column("ended_at", Moment),
 )
+namespaces: Final = _read_model(
+    "namespaces",
+    Column("changed_at", Moment, nullable=False),
+)
 
 READ_MODELS: Final = {
     AggregateKind.ARTIFACT: artifacts,
@@ -217,6 +221,7 @@ READ_MODELS: Final = {
     AggregateKind.ENGINE: engines,
     AggregateKind.SIGNAL: signals,
     AggregateKind.PLAN: plans,
+    AggregateKind.NAMESPACE: namespaces,
 }
 """The table that holds the states of a kind of aggregate."""
 

@@ -32,6 +32,7 @@ from tensorcast.schema.events import (
     VerificationRequested,
 )
 from tensorcast.schema.ids import ArtifactId, NodeId, Seq, Tier
+from tensorcast.schema.namespaces import Namespace
 from tensorcast.schema.tensors import Manifest, check_manifest
 
 KINDS = ("weights", "adapter", "kv", "checkpoint", "generic")
@@ -65,6 +66,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sealed_at: datetime
     pinned: bool = False
     requests: tuple[tuple[NodeId, Tier], ...] = ()
+    namespace: Namespace = Namespace("")
     version: Seq = Seq(0)
 
 
@@ -111,6 +113,7 @@ def _seal(state: Artifact | None, command: SealArtifact) -> tuple[ArtifactEvent,
             kind=command.kind,
             manifest=command.manifest,
             labels=command.labels,
+            namespace=command.namespace,
         ),
     )
 
@@ -146,6 +149,7 @@ def evolve(state: Artifact | None, recorded: Recorded, event: ArtifactEvent) -> 
             kind=event.kind,
             manifest=event.manifest,
             labels=event.labels,
+            namespace=event.namespace,
             sealed_at=recorded.at,
             version=recorded.seq,
         )

@@ -28,6 +28,7 @@ from tensorcast.schema.events import (
 )
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import Overflow, Seq, Tier, replica_id
+from tensorcast.schema.namespaces import Right
 from tensorcast.schema.plan_commands import StepCommand
 from tensorcast.schema.plans import EmitStep, PlanSpec
 from tensorcast.schema.work import Evict, Materialize, Persist
@@ -87,6 +88,9 @@ FIELDS = {
     "overflow": st.sampled_from(Overflow),
     "candidates": st.just(()),
     "bandwidth": st.integers(0, 9),
+    "namespace": st.sampled_from(["", "team", "a/b"]),
+    "who": st.sampled_from(["*", "ada", "not a user"]),
+    "rights": st.sets(st.sampled_from(Right), max_size=3).map(tuple),
     "ticket_key": st.sampled_from(["", "ab" * 32]),
     "sources": st.lists(NODES, max_size=2).map(tuple),
     "instead_of": NODES,
@@ -325,7 +329,7 @@ def test_a_view_is_assembled_from_its_states_at_once():
     """As if each had been placed; of two states of one aggregate the later counts."""
     view = reduce(project, story.record(), ClusterView())
     maps = (view.artifacts, view.keys, view.replicas, view.operations)
-    maps += (view.nodes, view.leases, view.engines, view.signals, view.plans)
+    maps += (view.nodes, view.leases, view.engines, view.signals, view.plans, view.namespaces)
     states = [state for states in maps for state in states.values()]
     assert assemble(states, at=view.at) == view
     older = [msgspec.structs.replace(state, version=Seq(0)) for state in states]

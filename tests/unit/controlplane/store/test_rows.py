@@ -85,7 +85,7 @@ def test_events_of_replicas_operations_and_leases_know_their_artifact_and_node(h
             assert row["node"] == find_state(view, kind, aggregate_id).node
         elif kind is AggregateKind.NODE:
             assert (row["artifact"], row["node"]) == (None, aggregate_id)
-        elif kind in (AggregateKind.SIGNAL, AggregateKind.PLAN):
+        elif kind in (AggregateKind.SIGNAL, AggregateKind.PLAN, AggregateKind.NAMESPACE):
             assert (row["artifact"], row["node"]) == (None, None)
         else:
             assert row["artifact"] is not None

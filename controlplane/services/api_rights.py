@@ -1,0 +1,132 @@
+"""What each user may ask, as the rules of namespaces say; and verb `access.list`, the rules.
+
+What is refused is refused before anything is decided. Lists leave out what a user may not read. The
+trail (`audit.*`, `replay`, `moment`, `diff`, operations) is for all of the cluster, as it names
+things and never shows what is in them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tensorcast.controlplane.core.names import find_key, resolve_artifact, resolve_operation
+from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.schema.api import ArtifactInfo, Browse, Execute, KeyInfo, Show
+from tensorcast.schema.api_access import AccessInfo
+from tensorcast.schema.authorization import (
+    check_artifact,
+    check_everywhere,
+    check_key,
+    check_namespace,
+    may,
+    may_any,
+)
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import (
+    AcquireLease,
+    CancelOperation,
+    Command,
+    GrantAccess,
+    MoveKey,
+    PinArtifact,
+    RemoveArtifact,
+    RemoveKey,
+    RequestReplicas,
+    RequestVerification,
+    RetryOperation,
+    RevokeAccess,
+    UnpinArtifact,
+)
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.ids import Key
+from tensorcast.schema.namespaces import Right, namespace_of
+
+READS: Final = ("artifact.show", "artifact.tensors", "artifact.lineage", "key.show")
+"""Verbs that show one thing, as a `Show` asks."""
+
+
+async def list_access(desk: Desk, request: Browse) -> tuple[AccessInfo, ...]:
+    """The rules of all namespaces that have some, by name and user."""
+    view = await desk.view_for(request)
+    return tuple(
+        AccessInfo(namespace=state.id, who=who, rights=rights, changed_at=state.changed_at)
+        for _, state in sorted(view.namespaces.items())
+        for who, rights in sorted(state.rules.items())
+    )
+
+
+async def authorize(desk: Desk, verb: str, request: msgspec.Struct, user: str) -> None:
+    """Raises PermissionDenied for what a user ("": not known, or the operator) may not ask."""
+    if not user:
+        return
+    if isinstance(request, Execute):
+        _check_command(desk.follower.view, user, request.command)
+    elif isinstance(request, Show) and verb in READS and desk.follower.view.namespaces:
+        _check_show(await desk.view_after(request.after), user, request.what)
+
+
+def readable(desk: Desk, answer: object, user: str) -> object:
+    """The answer without the artifacts and keys of a list that a user may not read."""
+    view = desk.follower.view
+    if not user or not view.namespaces or not isinstance(answer, tuple):
+        return answer
+    return tuple(one for one in answer if _is_readable(view, one, user))
+
+
+def _is_readable(view: ClusterView, one: object, user: str) -> bool:
+    match one:
+        case ArtifactInfo():
+            return may_any(view, user, one.id, Right.READ)
+        case KeyInfo():
+            return may(view, user, namespace_of(one.key), Right.READ)
+        case _:
+            return True
+
+
+def _check_show(view: ClusterView, user: str, what: str) -> None:
+    if find_key(view, what) is not None:
+        check_key(view, user, Key(what), Right.READ)
+        return
+    try:
+        artifact = resolve_artifact(view, what)
+    except (NotFound, InvalidArgument):
+        return  # whoever answers says it
+    check_artifact(view, user, artifact, Right.READ)
+
+
+def _check_command(view: ClusterView, user: str, command: Command) -> None:
+    """Names that stand for nothing are left to who decides the command."""
+    if not view.namespaces:
+        return
+    try:
+        _check(view, user, command)
+    except (NotFound, InvalidArgument):
+        return
+
+
+def _check(view: ClusterView, user: str, command: Command) -> None:
+    match command:
+        case MoveKey():
+            known = find_key(view, command.key)
+            check_key(view, user, command.key, Right.WRITE if known is None else Right.KEYS)
+            check_artifact(view, user, resolve_artifact(view, command.artifact), Right.READ)
+        case RemoveKey():
+            check_key(view, user, command.key, Right.KEYS)
+        case PinArtifact() | UnpinArtifact() | RequestVerification():
+            check_artifact(view, user, resolve_artifact(view, command.artifact), Right.WRITE)
+        case RemoveArtifact():
+            artifact = resolve_artifact(view, command.artifact)
+            check_everywhere(view, user, artifact, Right.WRITE)
+            for key in view.keys_by_artifact.get(artifact, ()):
+                check_key(view, user, key, Right.KEYS)
+        case RequestReplicas() | AcquireLease():
+            check_artifact(view, user, resolve_artifact(view, command.artifact), Right.READ)
+        case CancelOperation() | RetryOperation():
+            operation = view.operations[resolve_operation(view, command.operation)]
+            check_artifact(view, user, operation.work.artifact, Right.READ)
+        case GrantAccess() | RevokeAccess():
+            check_namespace(view, user, command.namespace, Right.GRANT)
+        case _:
+            pass
