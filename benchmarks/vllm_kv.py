@@ -55,6 +55,10 @@ HITS = "vllm:external_prefix_cache_hits_total"
 SAVE_BYTES = 192 << 20
 """The room for blocks in `save`: it is full after a few rounds, as a node is in the end."""
 BLOCK_BYTES = 512 << 10
+SAVED = "vllm:tensorcast_kv_saved_blocks_total"
+STARTS = 3
+ROUNDS_MAX = 1000
+Spent = dict[str, dict[str, list[float]]]
 
 
 def report(what: str, **more: object) -> None:
@@ -187,8 +191,11 @@ def lmcache(folder: Path, rounds: int) -> None:
 
 
 def save(folder: Path, rounds: int) -> None:
-    """The same load with and without the connector, and once more without, for the noise."""
+    """The same load with and without the connector, and once more without, for the noise; several
+    starts of the engines, because two processes that do the same may differ by some percent."""
     room = str(SAVE_BYTES)
+    spent: Spent = {}
+    stored = 0.0
     with running_cluster(folder / "cluster", 1, TENSORCAST_KV_BYTES=room) as cluster:
         env, tiny = context_of(cluster), models.tiny_model()
         starts = {
@@ -196,16 +203,17 @@ def save(folder: Path, rounds: int) -> None:
             "without": lambda: engine.launch(tiny, folder / "without"),
             "again": lambda: engine.launch(tiny, folder / "again"),
         }
-        with started(*starts.values()) as found:
-            engines = dict(zip(starts, found, strict=True))
-            status = json.loads(cluster.tcctl("status", "-o", "json", code=None).out)
-            main = next(one["pid"] for one in status["services"] if one["name"] == "supervisor")
-            ours = family(int(main))
-            fill = SAVE_BYTES // BLOCK_BYTES // 64 + 1
-            for round_ in range(fill):  # from now on the node is full
-                ask_all(engines["with"], round_prompts(4000 + round_), 32)
-            spent = take_turns(2 * rounds, engines, ours)
-            stored = engines["with"].metrics().total("vllm:tensorcast_kv_saved_blocks_total")
+        status = json.loads(cluster.tcctl("status", "-o", "json", code=None).out)
+        main = next(one["pid"] for one in status["services"] if one["name"] == "supervisor")
+        ours = family(int(main))
+        for number in range(STARTS):
+            with started(*starts.values()) as found:
+                engines = dict(zip(starts, found, strict=True))
+                fill = SAVE_BYTES // BLOCK_BYTES // 64 + 1 if not number else 0
+                for round_ in range(fill):  # from now on the node is full
+                    ask_all(engines["with"], round_prompts(4000 + round_), 32)
+                take_turns(rounds, engines, ours, number, spent)
+                stored += engines["with"].metrics().total(SAVED)
     for name, one in spent.items():
         report("save", way=name, **{what: median(values) for what, values in one.items()})
     for name in ("with", "again"):
@@ -214,7 +222,8 @@ def save(folder: Path, rounds: int) -> None:
             for what, values in spent["without"].items()
             if what != "layer_cpu_s"
         }
-        report("save", way=name, against="without", **lost, saved_blocks=stored, rounds=2 * rounds)
+        counted = {"saved_blocks": stored, "starts": STARTS, "rounds": STARTS * rounds}
+        report("save", way=name, against="without", **lost, **counted)
 
 
 def round_prompts(number: int) -> list[list[int]]:
@@ -222,25 +231,25 @@ def round_prompts(number: int) -> list[list[int]]:
 
 
 def take_turns(
-    rounds: int, engines: dict[str, engine.Engine], layer: list[int]
-) -> dict[str, dict[str, list[float]]]:
-    """Of each way, for each round: seconds, CPU seconds of the engine, and of the layer."""
-    spent: dict[str, dict[str, list[float]]] = {
-        name: {"s": [], "engine_cpu_s": [], "layer_cpu_s": []} for name in engines
-    }
+    rounds: int, engines: dict[str, engine.Engine], layer: list[int], start: int, spent: Spent
+) -> None:
+    """Adds to `spent` of each way, for each round: seconds, CPU seconds of the engine, and of the
+    layer."""
     order = list(engines)
-    for round_ in range(rounds + 1):
+    for round_ in range(rounds + 1):  # the first warms up
         for name in order:
-            one, prompts = engines[name], round_prompts(round_)
+            one, prompts = engines[name], round_prompts(start * ROUNDS_MAX + round_)
             processes = family(one.pid)
             began, core_s, layer_s = time.monotonic(), cpu_s(processes), cpu_s(layer)
             ask_all(one, prompts, 32)
-            if round_:
-                spent[name]["s"].append(time.monotonic() - began)
-                spent[name]["engine_cpu_s"].append(cpu_s(processes) - core_s)
-                spent[name]["layer_cpu_s"].append(cpu_s(layer) - layer_s)
+            took = {
+                "s": time.monotonic() - began,
+                "engine_cpu_s": cpu_s(processes) - core_s,
+                "layer_cpu_s": cpu_s(layer) - layer_s,
+            }
+            for what, seconds in took.items() if round_ else ():
+                spent.setdefault(name, {}).setdefault(what, []).append(seconds)
         order = [*order[1:], order[0]]
-    return spent
 
 
 def family(process: int) -> list[int]:

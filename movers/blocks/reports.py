@@ -20,15 +20,13 @@ from typing import Final
 from tensorcast.log.blocks import BlockLog, Reach, limits
 from tensorcast.log.identity import new_event_id, now
 from tensorcast.movers.core.block_changes import BlockLedger, Teller
+from tensorcast.movers.core.telling import TellingPace
 from tensorcast.movers.reports import Life
 from tensorcast.schema.block_events import BlockDraft, BlockEvent, BlocksCleared
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.ids import Epoch, EventId, Seq, Tier
 
 LINGER_S: Final = 0.05
-PACE: Final = 5.0
-"""What follows something that was told is told so many lingers later: an engine that saves with
-each of its steps costs the node, the log and the control plane few events."""
 FLUSH_KEYS: Final = 16_384
 """So many changed keys are told at once, without waiting for more."""
 APPEND_EVENTS: Final = 8
@@ -58,7 +56,6 @@ class BlockReports:
     def __init__(self, log: BlockLog, life: Life, *, linger_s: float = LINGER_S) -> None:
         self._log = log
         self._life = life
-        self._linger_s = linger_s
         self._ledger = BlockLedger()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -69,7 +66,7 @@ class BlockReports:
         self._epoch = Epoch(0)
         self._beginning: _Beginning | None = None
         self._checked_s = 0.0
-        self._told_s = 0.0
+        self._pace = TellingPace(linger_s)
 
     # ---- from any thread -------------------------------------------------------------------
 
@@ -158,14 +155,10 @@ class BlockReports:
                 await asyncio.wait_for(self._news.wait(), LOOK_S)
         if self._news.is_set() and not self._large.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._large.wait(), self._rest_s())
+                rest_s = self._pace.rest_s(asyncio.get_running_loop().time())
+                await asyncio.wait_for(self._large.wait(), rest_s)
         self._news.clear()
         self._large.clear()
-
-    def _rest_s(self) -> float:
-        """How long to gather from now on."""
-        left_s = self._told_s + PACE * self._linger_s - asyncio.get_running_loop().time()
-        return max(self._linger_s, left_s)
 
     def _begin_anew(self, reason: str) -> None:
         with self._lock:
@@ -210,7 +203,7 @@ class BlockReports:
                 return
             self._idle.clear()
             changes = self._ledger.take()
-        self._told_s = asyncio.get_running_loop().time()
+        self._pace.told(asyncio.get_running_loop().time())
         try:
             created = (await self._log.reach()).created if changes.reason else ""
         except TensorCastError:
