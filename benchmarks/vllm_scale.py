@@ -19,7 +19,8 @@ is a network namespace with a card of its own (tests/netlab.py) and its own move
   them (unlimited link, no weights on the engine's disk). `better` is against `disk_cold` of the
   same round. `loading` is what vLLM itself says that loading the weights took.
 * `prompt`: the same, and the first prompt has 2,000 tokens that another engine knows: vLLM's loader
-  and the prompt computed (`alone`), or weights and KV blocks from the other node (`shared`).
+  and the prompt computed (`cold`, `warm`: as above), or weights and KV blocks from the other node
+  (`shared`). `ttft` is from the request to its first token, `total` from the engine's start.
 
 With --samples the rounds are added to a file, and what is printed is made of all that is in it.
 """
@@ -286,18 +287,21 @@ async def prompt(folder: Path, rounds: int, samples: Samples) -> None:
             await asyncio.sleep(1.0)  # the last blocks are being saved
         for round_, ids in enumerate(prompts):
 
-            def alone(ids: list[int] = ids) -> Sample:
+            def cold(ids: list[int] = ids) -> Sample:
                 drop_cache(model)
                 return begin(made, "b", model, folder, ids)
 
             ways: dict[str, Callable[[], Sample]] = {
-                "alone": alone,
+                "cold": cold,
+                "warm": lambda ids=ids: begin(made, "b", model, folder, ids),
                 "shared": lambda ids=ids: begin(made, "b", bare, folder, ids, *ours),
             }
             found = {name: ways[name]() for name in turn(ways, round_)}
             await made.evict(artifact, "b")
-            assert found["shared"].pop("token") == found["alone"].pop("token"), "other tokens"
-            samples.add("prompt", flatten(found, "alone"))
+            assert len({one["token"] for one in found.values()}) == 1, "other tokens"
+            both = flatten(found, "cold")
+            both["shared_better_than_warm"] = 1 - both["shared_total_s"] / both["warm_total_s"]
+            samples.add("prompt", both)
     samples.tell("prompt", model=model.name, tokens=MIDDLE)
 
 
