@@ -21,6 +21,7 @@ from tensorcast.schema.engine_events import (
 from tensorcast.schema.ids import EventId
 from tensorcast.schema.namespaces import NamespaceEvent
 from tensorcast.schema.plan_events import PlanEvent
+from tensorcast.schema.policy_events import PolicyConfigured, PolicyEvent, PolicyStopped
 from tensorcast.schema.work import kind_of
 
 
@@ -159,7 +160,19 @@ def _content(fact: facts.Event) -> str:
         return describe_plan_event(fact)
     if isinstance(fact, NamespaceEvent):
         return f"{fact.who}: {', '.join(fact.rights)}"
+    if isinstance(fact, PolicyEvent):
+        return _about_policy(fact)
     return _about_lease(fact)
+
+
+def _about_policy(fact: PolicyEvent) -> str:
+    match fact:
+        case PolicyConfigured():
+            return shorten_data(fact.parameters)
+        case PolicyStopped():
+            return f"{fact.reason}: {fact.detail}"
+        case _:
+            return ""
 
 
 def _about_artifact(fact: facts.ArtifactEvent) -> str:

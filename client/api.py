@@ -25,9 +25,10 @@ from tensorcast.client.connection import (
 )
 from tensorcast.client.engine_block_verbs import EngineBlockVerbs
 from tensorcast.client.engine_verbs import EngineVerbs
-from tensorcast.client.faults import not_text
+from tensorcast.client.faults import encode_request
 from tensorcast.client.naming import What, name_of
 from tensorcast.client.past_verbs import PastVerbs
+from tensorcast.client.policy_verbs import PolicyVerbs
 from tensorcast.client.position import Position
 from tensorcast.client.signal_verbs import SignalVerbs
 from tensorcast.client.store_verbs import StoreVerbs
@@ -109,6 +110,7 @@ class ControlPlane(
     PastVerbs,
     StoreVerbs,
     AccessVerbs,
+    PolicyVerbs,
 ):
     """Requests to the control plane of one cluster. `what` is a key, an id or the beginning of an
     id. All methods raise Unavailable when the control plane cannot be reached, Timeout when it does
@@ -170,7 +172,7 @@ class ControlPlane(
         from nats.errors import Error, NoRespondersError
         from nats.errors import TimeoutError as NatsTimeoutError
 
-        payload = _encode(await self.position.include(request))
+        payload = encode_request(await self.position.include(request))
         nats = await self.connect()
         try:
             reply = await self._request(nats, verb, payload, max(0.0, timeout))
@@ -482,14 +484,6 @@ class ControlPlane(
                     asyncio.get_running_loop().call_later(REQUEST_S, close_soon, former)
             await wait_connected(self._nats)
             return self._nats
-
-
-def _encode(request: msgspec.Struct) -> bytes:
-    """Raises InvalidArgument for text that has no bytes."""
-    try:
-        return msgspec.json.encode(request)
-    except UnicodeEncodeError as error:
-        raise not_text(error.object) from error
 
 
 def _unanswered(verb: str, timeout_s: float) -> Timeout:

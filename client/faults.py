@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tensorcast.schema.api import FaultInfo, OperationInfo
 from tensorcast.schema.errors import Cancelled, InvalidArgument, TensorCastError, Unavailable
 from tensorcast.schema.faults import RETRYABLE, Fault, FaultKind, to_error
@@ -46,3 +48,11 @@ def not_text(text: str) -> InvalidArgument:
     """The exception for text that has no bytes: it holds half a surrogate pair, as Python makes it
     of a command line that is not UTF-8."""
     return InvalidArgument(f"{text!r} is not valid text.", hint="Write it in UTF-8.")
+
+
+def encode_request(request: msgspec.Struct) -> bytes:
+    """A request as JSON. Raises InvalidArgument for text that has no bytes."""
+    try:
+        return msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        raise not_text(error.object) from error

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tensorcast.controlplane.core.decisions import make_policies
 from tensorcast.controlplane.notify import Supervisor
 from tensorcast.controlplane.services.api import run_api
 from tensorcast.controlplane.services.api_audit import Proofs
@@ -34,6 +33,7 @@ from tensorcast.controlplane.services.gate import Gate, GatedAppender
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.plans import run_plans
+from tensorcast.controlplane.services.policy_files import load_catalog
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.services.scheduler import run_scheduler
 from tensorcast.controlplane.services.signer import HeadFile, run_signer
@@ -177,6 +177,7 @@ def _make_desk(settings: Settings, log: JetStreamLog, tail: Tail, owned: AsyncEx
         block_log=JetStreamBlocks(log.connection, settings.cluster),
         block_progress=Progress(),
         gate=Gate(cursors),
+        catalog=load_catalog(settings.topology, [Path(name) for name in settings.policies]),
         proofs=_make_proofs(settings, log, engine, owned),
     )
 
@@ -215,9 +216,8 @@ def _services(
             heads = JetStreamHeads(log.connection, settings.cluster)
             yield run_signer(settings.cluster, file, heads, desk.progress)
     if "scheduler" in chosen:
-        policies = make_policies(settings.topology)
-        yield run_scheduler(tail, appender, desk.cursors, follower=follower, policies=policies)
         yield run_plans(log, appender, follower, labels=settings.topology)
+        yield run_scheduler(tail, appender, desk.cursors, follower=follower, catalog=desk.catalog)
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s
         yield run_timers(log.nats, appender, follower, desk.heartbeats, node_timeout_s=timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 
 import msgspec
@@ -21,7 +22,7 @@ _PREFIX = "TENSORCAST_"
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those that run in this process; times are in seconds. `notify_socket` is where
     a supervisor hears that the process is ready; `audit_dir` the folder of the key and the file of
-    signed heads (None: no heads are signed)."""
+    signed heads (None: no heads are signed); `policies` are files or folders with policies."""
 
     cluster: str
     nats_url: str
@@ -30,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = HEARTBEAT_S
     node_timeout_s: float = NODE_TIMEOUT_S
     topology: tuple[str, ...] = TOPOLOGY
+    policies: tuple[str, ...] = ()
     access: Access = Access()
     notify_socket: str | None = None
     audit_dir: str | None = None
@@ -58,6 +60,7 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         heartbeat_s=heartbeat_s,
         node_timeout_s=node_timeout_s,
         topology=_topology(environ.get(_PREFIX + "TOPOLOGY", "")),
+        policies=tuple(filter(None, environ.get(_PREFIX + "POLICIES", "").split(os.pathsep))),
         access=read_access(environ, "controlplane"),
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
         audit_dir=environ.get(_PREFIX + "AUDIT_DIR") or None,

@@ -20,6 +20,7 @@ from tensorcast.schema.aggregates import (
     node,
     operation,
     plan,
+    policy,
     replica,
     signal,
 )
@@ -41,6 +42,7 @@ AGGREGATES: dict[AggregateKind, ModuleType] = {
     AggregateKind.SIGNAL: signal,
     AggregateKind.PLAN: plan,
     AggregateKind.NAMESPACE: namespace,
+    AggregateKind.POLICY: policy,
 }
 
 

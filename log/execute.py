@@ -128,7 +128,10 @@ def _event_id(event: Event, origin: Origin, ordinal: int) -> EventId:
     if not origin.derived:
         return new_event_id()
     assert origin.cause is not None, "a derived id needs a cause"
-    return derive_event_id("/".join(aggregate_of(event)), origin.cause, ordinal)
+    kind, name = aggregate_of(event)
+    if kind is AggregateKind.OPERATION:  # its id says already who has decided it
+        return derive_event_id(f"{kind}/{name}", origin.cause, ordinal)
+    return derive_event_id(f"{kind}/{name}/{origin.actor}", origin.cause, ordinal)
 
 
 def _foresee(draft: Draft, seq: Seq) -> Recorded:

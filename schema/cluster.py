@@ -7,7 +7,7 @@ maps are persistent (a changed copy shares all the rest), so a view can be kept 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NewType
 
 import msgspec
 from immutables import Map
@@ -21,6 +21,7 @@ from tensorcast.schema.aggregates import (
     node,
     operation,
     plan,
+    policy,
     replica,
     signal,
 )
@@ -30,10 +31,11 @@ from tensorcast.schema.aggregates.key import KeyState, KeyStatus
 from tensorcast.schema.aggregates.lease import Lease, LeaseStatus
 from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
-from tensorcast.schema.aggregates.operation import OPEN, Operation
+from tensorcast.schema.aggregates.operation import OPEN, Operation, OperationStatus
 from tensorcast.schema.aggregates.plan import OPEN as OPEN_PLANS
 from tensorcast.schema.aggregates.plan import Plan
-from tensorcast.schema.aggregates.replica import Replica
+from tensorcast.schema.aggregates.policy import PolicyState
+from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.commands import (
     ArtifactCommand,
@@ -44,6 +46,7 @@ from tensorcast.schema.commands import (
     NamespaceCommand,
     NodeCommand,
     OperationCommand,
+    PolicyCommand,
     ReplicaCommand,
     SignalCommand,
     aggregate_of,
@@ -72,7 +75,9 @@ from tensorcast.schema.ids import (
     PlanId,
     ReplicaId,
     Seq,
+    Tier,
 )
+from tensorcast.schema.indexes import Members, add, group, group_members, join, mark, remove
 from tensorcast.schema.namespaces import Namespace, NamespaceEvent
 from tensorcast.schema.parking import (
     FAULTS,
@@ -84,6 +89,7 @@ from tensorcast.schema.parking import (
 )
 from tensorcast.schema.plan_commands import PlanCommand
 from tensorcast.schema.plan_events import PlanEvent
+from tensorcast.schema.policy_events import PolicyEvent
 from tensorcast.schema.signals import Topic
 
 State = (
@@ -97,24 +103,31 @@ State = (
     | SignalTopic
     | Plan
     | NamespaceRules
+    | PolicyState
 )
 FOLD_VERSION = 2
 """To be raised when the same events lead to other states than before: what was kept of the older
 fold is then made anew. `tests/replay` fails when they do."""
-K = TypeVar("K")
-V = TypeVar("V")
-Members = Map[V, None]
-"""A set that grows without bound: a copy with one member more or less shares all the rest."""
+SETTLED = frozenset({OperationStatus.SUCCEEDED, OperationStatus.CANCELLED})
+"""Statuses of an operation that is over for good, unless somebody asks for another try."""
+LIVE = frozenset({ReplicaStatus.FILLING, ReplicaStatus.READY, ReplicaStatus.EVICTING})
+"""Statuses of a replica that takes room."""
+Place = NewType("Place", str)
+"""A tier of a node (`place_of`)."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The states of all aggregates after event `at`, and the indexes that readers need.
 
     `open_operations` are those issued or running; `operations_by_artifact` are all those of an
-    artifact; `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
-    point to it now; `engines_up` the engines that run, `open_plans` the plans that are not over.
-    `parked` are the things that stand still because an event of theirs could not be taken, and
-    `skipped` counts those events (it stays 0 as long as every writer decides before it appends).
+    artifact, `unsettled_by_artifact` those that have not succeeded and were not cancelled;
+    `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
+    point to it now, `keys_by_family` those of one name (`family_of`); `requests_by_node` the
+    artifacts that were asked for on a node; `used_bytes` what the replicas in a tier of a node
+    take; `draining` the nodes that give theirs away; `engines_up` the engines that run,
+    `open_plans` the plans that are not over. `parked` are the things that stand still because an
+    event of theirs could not be taken, and `skipped` counts those events (it stays 0 as long as
+    every writer decides before it appends).
     """
 
     at: Seq = Seq(0)
@@ -129,12 +142,19 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     plans: Map[PlanId, Plan] = Map()
     parked: Map[str, Parked] = Map()
     namespaces: Map[Namespace, NamespaceRules] = Map()
+    policies: Map[str, PolicyState] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
     replicas_by_node: Map[NodeId, Members[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
+    keys_by_family: Map[str, Members[Key]] = Map()
     leases_by_artifact: Map[ArtifactId, frozenset[LeaseId]] = Map()
-    operations_by_artifact: Map[ArtifactId, frozenset[OperationId]] = Map()
+    operations_by_artifact: Map[ArtifactId, Members[OperationId]] = Map()
+    unsettled_by_artifact: Map[ArtifactId, frozenset[OperationId]] = Map()
     open_operations: Members[OperationId] = Map()
+    open_by_node: Map[NodeId, Members[OperationId]] = Map()
+    requests_by_node: Map[NodeId, Members[ArtifactId]] = Map()
+    used_bytes: Map[Place, int] = Map()
+    draining: frozenset[NodeId] = frozenset()
     engines_up: frozenset[EngineId] = frozenset()
     open_plans: frozenset[PlanId] = frozenset()
     skipped: int = 0
@@ -198,6 +218,7 @@ def assemble(states: Iterable[State | Parked], *, at: Seq) -> ClusterView:
         Plan: ("plans", {}),
         Parked: ("parked", {}),
         NamespaceRules: ("namespaces", {}),
+        PolicyState: ("policies", {}),
     }
     for state in states:
         name = state.key if isinstance(state, KeyState) else state.id
@@ -210,33 +231,38 @@ def assemble(states: Iterable[State | Parked], *, at: Seq) -> ClusterView:
 
 def _indexes(view: ClusterView) -> dict[str, object]:
     """The indexes that follow from the states of a view."""
-    keys = (k for k in view.keys.values() if k.status is KeyStatus.SET)
+    keys = [k for k in view.keys.values() if k.status is KeyStatus.SET]
     leases = (one for one in view.leases.values() if one.status is LeaseStatus.HELD)
     operations = view.operations.values()
     engines = view.engines.values()
-    by_node = _listed((r.node, r.id) for r in view.replicas.values())
+    opened = [op for op in operations if op.status in OPEN]
+    used: dict[Place, int] = {}
+    for one in view.replicas.values():
+        if one.status in LIVE and one.artifact in view.artifacts:
+            size = view.artifacts[one.artifact].manifest.size_bytes
+            place = place_of(one.node, one.tier)
+            used[place] = used.get(place, 0) + size
     return {
-        "replicas_by_artifact": _grouped((r.artifact, r.id) for r in view.replicas.values()),
-        "replicas_by_node": Map({at: Map(dict.fromkeys(ids)) for at, ids in by_node.items()}),
-        "keys_by_artifact": _grouped((k.artifact, k.key) for k in keys),
-        "leases_by_artifact": _grouped((one.artifact, one.id) for one in leases),
-        "operations_by_artifact": _grouped((op.work.artifact, op.id) for op in operations),
-        "open_operations": Map(dict.fromkeys(op.id for op in operations if op.status in OPEN)),
+        "keys_by_family": group_members((family_of(k.key), k.key) for k in keys),
+        "open_by_node": group_members((op.node, op.id) for op in opened),
+        "requests_by_node": group_members(
+            (node, a.id) for a in view.artifacts.values() for node, _ in a.requests
+        ),
+        "used_bytes": Map((place, size) for place, size in used.items() if size),
+        "draining": frozenset(node.id for node in view.nodes.values() if node.draining),
+        "replicas_by_artifact": group((r.artifact, r.id) for r in view.replicas.values()),
+        "replicas_by_node": group_members((r.node, r.id) for r in view.replicas.values()),
+        "keys_by_artifact": group((k.artifact, k.key) for k in keys),
+        "leases_by_artifact": group((one.artifact, one.id) for one in leases),
+        "operations_by_artifact": group_members((op.work.artifact, op.id) for op in operations),
+        "unsettled_by_artifact": group(
+            (op.work.artifact, op.id) for op in operations if op.status not in SETTLED
+        ),
+        "open_operations": Map(dict.fromkeys(op.id for op in opened)),
         "engines_up": frozenset(e.id for e in engines if e.status is EngineStatus.UP),
         "open_plans": frozenset(p.id for p in view.plans.values() if p.status in OPEN_PLANS),
         "skipped": sum(one.events for one in view.parked.values()),
     }
-
-
-def _grouped(pairs: Iterable[tuple[K, V]]) -> Map[K, frozenset[V]]:
-    return Map({at: frozenset(members) for at, members in _listed(pairs).items()})
-
-
-def _listed(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    groups: dict[K, list[V]] = {}
-    for at, member in pairs:
-        groups.setdefault(at, []).append(member)
-    return groups
 
 
 def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
@@ -259,6 +285,8 @@ def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
         return plan.evolve(view.plans.get(event.plan), recorded, event)
     if isinstance(event, NamespaceEvent):
         return namespace.evolve(view.namespaces.get(event.namespace), recorded, event)
+    if isinstance(event, PolicyEvent):
+        return policy.evolve(view.policies.get(event.policy), recorded, event)
     return signal.evolve(view.signals.get(event.topic), recorded, event)
 
 
@@ -297,6 +325,9 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
     elif isinstance(command, NamespaceCommand):
         state = view.namespaces.get(command.namespace)
         events = namespace.decide(state, command)
+    elif isinstance(command, PolicyCommand):
+        state = view.policies.get(command.policy)
+        events = policy.decide(state, command)
     else:
         assert isinstance(command, SignalCommand), aggregate_of(command)
         state = view.signals.get(command.topic)
@@ -318,25 +349,34 @@ def _check_open(view: ClusterView, command: Command) -> None:
 def _placed(view: ClusterView, state: State) -> dict[str, object]:
     match state:
         case Artifact():
-            return {"artifacts": view.artifacts.set(state.id, state)}
+            return _artifact_changes(view, state)
         case KeyState():
             return _key_changes(view, state)
         case Replica():
             return {
                 "replicas": view.replicas.set(state.id, state),
-                "replicas_by_artifact": _with(view.replicas_by_artifact, state.artifact, state.id),
-                "replicas_by_node": _joined(view.replicas_by_node, state.node, state.id),
+                "replicas_by_artifact": add(view.replicas_by_artifact, state.artifact, state.id),
+                "replicas_by_node": join(view.replicas_by_node, state.node, state.id),
+                "used_bytes": _weighed(view, state),
             }
         case Operation():
             opened = view.open_operations
-            by_artifact = view.operations_by_artifact
+            by_artifact, artifact = view.operations_by_artifact, state.work.artifact
+            settle = remove if state.status in SETTLED else add
+            is_open = state.status in OPEN
             return {
                 "operations": view.operations.set(state.id, state),
-                "operations_by_artifact": _with(by_artifact, state.work.artifact, state.id),
-                "open_operations": _member(opened, state.id, is_in=state.status in OPEN),
+                "operations_by_artifact": join(by_artifact, artifact, state.id),
+                "unsettled_by_artifact": settle(view.unsettled_by_artifact, artifact, state.id),
+                "open_operations": mark(opened, state.id, is_in=is_open),
+                "open_by_node": join(view.open_by_node, state.node, state.id, is_in=is_open),
             }
         case Node():
-            return {"nodes": view.nodes.set(state.id, state)}
+            others = view.draining - {state.id}
+            return {
+                "nodes": view.nodes.set(state.id, state),
+                "draining": others | {state.id} if state.draining else others,
+            }
         case SignalTopic():
             return {"signals": view.signals.set(state.id, state)}
         case Plan():
@@ -347,6 +387,8 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
             }
         case NamespaceRules():
             return {"namespaces": view.namespaces.set(state.id, state)}
+        case PolicyState():
+            return {"policies": view.policies.set(state.id, state)}
         case Engine():
             up = view.engines_up - {state.id}
             return {
@@ -354,42 +396,73 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
                 "engines_up": up | {state.id} if state.status is EngineStatus.UP else up,
             }
         case Lease():
-            change = _with if state.status is LeaseStatus.HELD else _without
+            change = add if state.status is LeaseStatus.HELD else remove
             return {
                 "leases": view.leases.set(state.id, state),
                 "leases_by_artifact": change(view.leases_by_artifact, state.artifact, state.id),
             }
 
 
+def _artifact_changes(view: ClusterView, state: Artifact) -> dict[str, object]:
+    before = view.artifacts.get(state.id)
+    changes: dict[str, object] = {"artifacts": view.artifacts.set(state.id, state)}
+    was = {node for node, _ in before.requests} if before is not None else set()
+    wanted = {node for node, _ in state.requests}
+    if was != wanted:
+        index = view.requests_by_node
+        for node in was ^ wanted:
+            index = join(index, node, state.id, is_in=node in wanted)
+        changes["requests_by_node"] = index
+    if before is None and state.id in view.replicas_by_artifact:  # some came before it was known
+        used = view.used_bytes
+        for name in view.replicas_by_artifact[state.id]:
+            replica = view.replicas[name]
+            if replica.status in LIVE:
+                used = _weigh(used, place_of(replica.node, replica.tier), state.manifest.size_bytes)
+        changes["used_bytes"] = used
+    return changes
+
+
+def _weighed(view: ClusterView, state: Replica) -> Map[Place, int]:
+    before = view.replicas.get(state.id)
+    was, is_now = before is not None and before.status in LIVE, state.status in LIVE
+    artifact = view.artifacts.get(state.artifact)
+    if was == is_now or artifact is None:
+        return view.used_bytes
+    place = place_of(state.node, state.tier)
+    size = artifact.manifest.size_bytes
+    return _weigh(view.used_bytes, place, size if is_now else -size)
+
+
+def place_of(node: NodeId, tier: Tier) -> Place:
+    """The name of a tier of a node."""
+    return Place(f"{node}:{tier}")
+
+
+def _weigh(used: Map[Place, int], place: Place, change: int) -> Map[Place, int]:
+    total = used.get(place, 0) + change
+    if total:
+        return used.set(place, total)
+    return used.delete(place) if place in used else used
+
+
+def family_of(key: Key) -> str:
+    """What the versions of one thing have in common: the key up to its last `@`, or all of it."""
+    name, mark, _ = key.rpartition("@")
+    return name if mark else key
+
+
 def _key_changes(view: ClusterView, state: KeyState) -> dict[str, object]:
     by_artifact = view.keys_by_artifact
     before = view.keys.get(state.key)
     if before is not None:
-        by_artifact = _without(by_artifact, before.artifact, state.key)
+        by_artifact = remove(by_artifact, before.artifact, state.key)
     if state.status is KeyStatus.SET:
-        by_artifact = _with(by_artifact, state.artifact, state.key)
-    return {"keys": view.keys.set(state.key, state), "keys_by_artifact": by_artifact}
-
-
-def _with(index: Map[K, frozenset[V]], at: K, member: V) -> Map[K, frozenset[V]]:
-    members = index.get(at, frozenset())
-    return index if member in members else index.set(at, members | {member})
-
-
-def _joined(index: Map[K, Members[V]], at: K, member: V) -> Map[K, Members[V]]:
-    before: Members[V] = index.get(at, Map())
-    members = _member(before, member, is_in=True)
-    return index if members is before else index.set(at, members)
-
-
-def _member(members: Members[V], member: V, *, is_in: bool) -> Members[V]:
-    if is_in == (member in members):
-        return members
-    return members.set(member, None) if is_in else members.delete(member)
-
-
-def _without(index: Map[K, frozenset[V]], at: K, member: V) -> Map[K, frozenset[V]]:
-    members = index.get(at, frozenset()) - {member}
-    if members:
-        return index.set(at, members)
-    return index.delete(at) if at in index else index
+        by_artifact = add(by_artifact, state.artifact, state.key)
+    is_set = state.status is KeyStatus.SET
+    families = join(view.keys_by_family, family_of(state.key), state.key, is_in=is_set)
+    return {
+        "keys": view.keys.set(state.key, state),
+        "keys_by_artifact": by_artifact,
+        "keys_by_family": families,
+    }

@@ -301,6 +301,28 @@ class RevokeAccess(_Command, frozen=True, kw_only=True):
     rights: Rights
 
 
+class EnablePolicy(_Command, frozen=True, kw_only=True):
+    """`parameters`: those that it has from now on; None: they stay."""
+
+    policy: str
+    parameters: dict[str, object] | None = None
+
+
+class ConfigurePolicy(_Command, frozen=True, kw_only=True):
+    policy: str
+    parameters: dict[str, object]
+
+
+class DisablePolicy(_Command, frozen=True, kw_only=True):
+    policy: str
+
+
+class StopPolicy(_Command, frozen=True, kw_only=True):
+    policy: str
+    reason: str
+    detail: str
+
+
 ArtifactCommand = (
     SealArtifact
     | PinArtifact
@@ -342,6 +364,7 @@ LeaseCommand = AcquireLease | ReleaseLease | ExpireLease
 EngineCommand = RegisterEngine | ServeWeights | LeaveEngine | LoseEngine
 SignalCommand = EmitSignal
 NamespaceCommand = GrantAccess | RevokeAccess
+PolicyCommand = EnablePolicy | ConfigurePolicy | DisablePolicy | StopPolicy
 
 Command = (
     ArtifactCommand
@@ -354,6 +377,7 @@ Command = (
     | SignalCommand
     | PlanCommand
     | NamespaceCommand
+    | PolicyCommand
 )
 
 _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], ...] = (
@@ -411,6 +435,7 @@ _KINDS: tuple[tuple[AggregateKind, type[Command] | tuple[type[Command], ...]], .
     (AggregateKind.SIGNAL, (EmitSignal,)),
     (AggregateKind.PLAN, get_args(PlanCommand)),
     (AggregateKind.NAMESPACE, (GrantAccess, RevokeAccess)),
+    (AggregateKind.POLICY, (EnablePolicy, ConfigurePolicy, DisablePolicy, StopPolicy)),
 )
 
 

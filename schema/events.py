@@ -29,6 +29,7 @@ from tensorcast.schema.ids import (
 )
 from tensorcast.schema.namespaces import NAMESPACE_EVENT_TYPES, Namespace, NamespaceEvent
 from tensorcast.schema.plan_events import PLAN_EVENT_TYPES, PlanEvent
+from tensorcast.schema.policy_events import POLICY_EVENT_TYPES, PolicyEvent
 from tensorcast.schema.signals import Topic
 from tensorcast.schema.tensors import Manifest
 from tensorcast.schema.work import Work
@@ -47,6 +48,7 @@ class AggregateKind(StrEnum):
     SIGNAL = "signal"
     PLAN = "plan"
     NAMESPACE = "namespace"
+    POLICY = "policy"
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -423,6 +425,7 @@ Event = (
     | SignalEvent
     | PlanEvent
     | NamespaceEvent
+    | PolicyEvent
 )
 
 EVENT_TYPES: dict[str, type[Event]] = {
@@ -463,6 +466,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     "signal.emitted": SignalEmitted,
     **PLAN_EVENT_TYPES,
     **NAMESPACE_EVENT_TYPES,
+    **POLICY_EVENT_TYPES,
 }
 TYPE_NAMES: dict[type[Event], str] = {cls: name for name, cls in EVENT_TYPES.items()}
 

@@ -19,6 +19,7 @@ from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.plan import Plan
+from tensorcast.schema.aggregates.policy import PolicyState
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import FOLD_VERSION, State
@@ -36,6 +37,7 @@ STATES: Final[dict[str, type[State | Parked]]] = {
     "plans": Plan,
     "parked": Parked,
     "namespaces": NamespaceRules,
+    "policies": PolicyState,
 }
 """The type of the states in each map of a `ClusterView`."""
 

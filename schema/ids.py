@@ -29,6 +29,7 @@ _ARTIFACT = re.compile(r"[0-9a-f]{40}")
 _ENGINE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PLAN = re.compile(rf"{PLAN_PREFIX}[0-9a-f]{{24}}")
+_POLICY = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -102,6 +103,16 @@ def parse_engine(text: str) -> EngineId:
             hint="Use 1 to 128 letters, digits, '.', '_', ':', '@' and '-', not at an end.",
         )
     return EngineId(text)
+
+
+def parse_policy(text: str) -> str:
+    """A name of a policy. Raises InvalidArgument."""
+    if not isinstance(text, str) or not _POLICY.fullmatch(text):
+        raise InvalidArgument(
+            f"{text!r} is not a name of a policy.",
+            hint="Use 1 to 63 of a-z, 0-9, '.', '_' and '-', not at an end.",
+        )
+    return text
 
 
 def parse_event(text: str) -> EventId:

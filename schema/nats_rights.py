@@ -34,6 +34,8 @@ READ_VERBS: Final = (
     "engine_blocks.views",
     "engine_blocks.holders",
     "signal.topics",
+    "policy.list",
+    "policy.show",
     "replay",
     "moment",
     "diff",

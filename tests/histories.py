@@ -16,11 +16,14 @@ from tensorcast.schema.commands import (
     CancelOperation,
     Command,
     CompleteReplica,
+    ConfigurePolicy,
     CordonNode,
     CorruptReplica,
+    DisablePolicy,
     DrainNode,
     DropReplica,
     EmitSignal,
+    EnablePolicy,
     EvictReplica,
     ExpireLease,
     FailOperation,
@@ -49,6 +52,7 @@ from tensorcast.schema.commands import (
     ServeWeights,
     StartOperation,
     StartReplica,
+    StopPolicy,
     SucceedOperation,
     UncordonNode,
     UnpinArtifact,
@@ -94,7 +98,7 @@ class Dice:
         self._makers: tuple[Callable[[], Command], ...] = (
             *(self._seal, self._replica, self._replica, self._operation, self._lease),
             *(self._artifact, self._key, self._node, self._filling, self._running),
-            *(self._engine, self._signal, self._plan, self._rule),
+            *(self._engine, self._signal, self._plan, self._rule, self._policy),
         )
 
     def command(self) -> Command:
@@ -263,6 +267,16 @@ class Dice:
         who = self._pick("*", "bob", "eve")
         grant = GrantAccess(namespace=namespace, who=who, rights=rights)
         return self._pick(grant, grant, RevokeAccess(namespace=namespace, who=who, rights=rights))
+
+    def _policy(self) -> Command:
+        name = self._pick("spread", "keep-last")
+        parameters: dict[str, object] = {"n": self._random.randrange(3)}
+        return self._pick(
+            EnablePolicy(policy=name, parameters=self._pick(None, parameters)),
+            ConfigurePolicy(policy=name, parameters=parameters),
+            DisablePolicy(policy=name),
+            StopPolicy(policy=name, reason="raised", detail="KeyError"),
+        )
 
     def _lease(self) -> Command:
         lease = LeaseId(f"lease-{self._random.randrange(20)}")

@@ -322,12 +322,22 @@ def rule() -> Iterator[Line]:
     yield ADA, c.RevokeAccess(namespace=team, who="bob", rights=(Right.KEYS,))
 
 
+def steer() -> Iterator[Line]:
+    """A policy is set, turned on, stopped, turned on again and off."""
+    name = "keep-last"
+    yield ADA, c.ConfigurePolicy(policy=name, parameters={"versions": 3, "keys": ["日*"]})
+    yield ADA, c.EnablePolicy(policy=name)
+    yield "controlplane:guard", c.StopPolicy(policy=name, reason="raised", detail="KeyError: 'x'")
+    yield ADA, c.EnablePolicy(policy=name, parameters={})
+    yield ADA, c.DisablePolicy(policy=name)
+
+
 def record() -> tuple[Recorded, ...]:
     """The log of the whole story: fixed ids, one event a second, each caused by the one before."""
     view = ClusterView()
     log: list[Recorded] = []
-    told = (*put(), *replicate(), *look_after(), *change(), *serve(), *tell(), *plan(), *rule())
-    for actor, command in told:
+    parts = (put(), replicate(), look_after(), change(), serve(), tell(), plan(), rule(), steer())
+    for actor, command in (line for part in parts for line in part):
         events, _ = decide(view, command)
         assert events, command
         for event in events:

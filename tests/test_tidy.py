@@ -27,6 +27,7 @@ PURE = ("schema", "controlplane/core", "movers/core")
 DOCUMENTED = ("schema", "log", "client", "controlplane", "movers", "storage", "engines")
 PROCESSES = (
     "cli.main",
+    "controlplane.simulator.main",
     "controlplane.main",
     "controlplane.verifier",
     "movers.main",
@@ -37,7 +38,11 @@ ENTRY_POINTS = (
     "engines.vllm.updates",  # called by trainers
     "engines.vllm.disaggregation",  # called by routers
 )
-FAKES = ("log.memory", "movers.transports.loopback")  # published for tests
+FAKES = (  # published for tests, measurements and examples
+    "log.memory",
+    "movers.transports.loopback",
+    "controlplane.simulator.workload",
+)
 MAY_NAME_ITS_ERROR = ("client/torchfile.py",)  # torch.load raises pickle's own error
 # Spelled in two parts, so that this file does not break its own rules.
 BANNED_NAMES = {"s" + "rc": "source", "d" + "st": "target"}

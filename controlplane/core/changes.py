@@ -7,7 +7,6 @@ from typing import Final, assert_never
 
 import msgspec
 
-from tensorcast.controlplane.core.view import LIVE
 from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
@@ -16,10 +15,11 @@ from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.plan import Plan
+from tensorcast.schema.aggregates.policy import PolicyState
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.api_past import Change, FieldChange
-from tensorcast.schema.cluster import ClusterView, State
+from tensorcast.schema.cluster import LIVE, ClusterView, State
 from tensorcast.schema.work import kind_of
 
 KINDS: Final[Mapping[str, str]] = {
@@ -33,6 +33,7 @@ KINDS: Final[Mapping[str, str]] = {
     "signal": "signals",
     "plan": "plans",
     "namespace": "namespaces",
+    "policy": "policies",
 }
 """The kinds of things, in the order in which they are told, and the maps of a view."""
 
@@ -96,7 +97,9 @@ def is_there(state: State) -> bool:
             return state.status in LIVE
         case Lease():
             return state.status is LeaseStatus.HELD
-        case Operation() | Node() | Engine() | SignalTopic() | Plan() | NamespaceRules():
+        case Operation() | Node() | Engine() | SignalTopic() | Plan():
+            return True
+        case NamespaceRules() | PolicyState():
             return True
 
 
@@ -157,6 +160,8 @@ def _describe(state: State) -> Fields:
             return _of_engine(state)
         case Plan():
             return _of_plan(state)
+        case PolicyState():
+            return {"state": state.status, "parameters": state.parameters, "reason": state.reason}
         case SignalTopic():
             return {"emitted": state.emitted, "actor": state.actor, "last_at": state.last_at}
         case NamespaceRules():

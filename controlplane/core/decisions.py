@@ -6,19 +6,11 @@ is carried out later, when the cluster has moved on: `is_right` looks again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
-from tensorcast.controlplane.core.broadcast import LABELS
+from tensorcast.controlplane.core.catalog import CATALOG, Catalog
+from tensorcast.controlplane.core.guard import ACTOR, RAISED, Guard, stop
 from tensorcast.controlplane.core.policies.base import Policy
-from tensorcast.controlplane.core.policies.drain import Drain
-from tensorcast.controlplane.core.policies.evict import Evict
-from tensorcast.controlplane.core.policies.promote import Promote
-from tensorcast.controlplane.core.policies.repair import Repair
-from tensorcast.controlplane.core.policies.replicate import Replicate
-from tensorcast.controlplane.core.policies.reroute import Reroute
-from tensorcast.controlplane.core.policies.verify import VerifyReplicas
 from tensorcast.controlplane.core.view import (
     DRAINED,
     Aim,
@@ -26,11 +18,10 @@ from tensorcast.controlplane.core.view import (
     has_survivor,
     is_draining,
     is_leased,
-    is_pending,
     is_pinned,
     is_ready,
     is_up,
-    operations_of,
+    pending_operations,
     sealed,
 )
 from tensorcast.schema.aggregates.operation import OPEN, OperationStatus
@@ -42,45 +33,67 @@ from tensorcast.schema.ids import NodeId, OperationId, replica_id
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Load, Materialize, Persist, Verify, Work
 
-
-def make_policies(labels: Sequence[str] = LABELS) -> tuple[Policy, ...]:
-    """All policies, in order of precedence: of two operations with one aim the first policy's is
-    issued. `labels` of nodes say where they are, the widest place first."""
-    return (
-        Replicate(labels),
-        Repair(),
-        Evict(),
-        Drain(),
-        VerifyReplicas(),
-        Promote(),
-        Reroute(labels),
-    )
-
-
-POLICIES = make_policies()
+POLICIES = CATALOG.running(ClusterView())
+"""Those that run when nobody has said anything."""
 
 
 class Decision(msgspec.Struct, frozen=True):
     """What one policy wants done about one event: all of it that is still right, at once if
-    possible."""
+    possible. `ends` instead: the policy is stopped for how it answered. `fault` tells what was
+    wrong with the answer; what keeps a cluster alive goes on with the next event nevertheless."""
 
     policy: str
     commands: tuple[Command, ...]
+    ends: bool = False
+    fault: str = ""
+
+    @property
+    def actor(self) -> str:
+        """Who writes it to the log."""
+        return ACTOR if self.ends else f"policy:{self.policy}"
 
 
 def decide_reactions(
-    view: ClusterView, recorded: Recorded, policies: tuple[Policy, ...] = POLICIES
+    view: ClusterView,
+    recorded: Recorded,
+    policies: tuple[Policy, ...] = POLICIES,
+    *,
+    catalog: Catalog = CATALOG,
+    guard: Guard | None = None,
 ) -> tuple[Decision, ...]:
-    """The answers of all policies to an event, without two operations that have one aim."""
+    """The answers of all policies to an event, without two operations that have one aim. A policy
+    that raises, or of which the guard says so, is stopped; the others go on. One that is essential
+    and raises is not stopped: nothing follows from this event."""
     aims: set[Aim] = set()
     decisions = []
     for policy in policies:
-        commands = tuple(
-            command for command in policy.react(view, recorded) if _is_first(command, aims)
-        )
+        try:
+            answer = tuple(policy.react(view, recorded))
+            limits = catalog.limits(policy.name)
+            end = guard.judge(policy.name, limits, answer, recorded) if guard else None
+        except Exception as error:  # a policy is anybody's code
+            end, answer = stop(policy.name, RAISED, _describe(error)), ()
+        if end is not None:
+            spared = end.reason == RAISED and catalog.is_essential(policy.name)
+            last = () if spared else (end,)
+            decisions.append(Decision(policy.name, last, ends=True, fault=end.detail))
+            continue
+        commands = tuple(command for command in answer if _is_first(command, aims))
         if commands:
             decisions.append(Decision(policy.name, commands))
     return tuple(decisions)
+
+
+def _describe(error: Exception) -> str:
+    """What was raised, and where."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = ""
+    if place is not None:
+        file = place.tb_frame.f_code.co_filename.rsplit("/", 1)[-1]
+        where = f" ({file}, line {place.tb_lineno})"
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _is_first(command: Command, aims: set[Aim]) -> bool:
@@ -120,8 +133,8 @@ def is_right(view: ClusterView, command: Command) -> bool:
 def _is_taken(view: ClusterView, node: NodeId, work: Work, own: OperationId) -> bool:
     aim = aim_of(node, work)
     return any(
-        other.id != own and is_pending(other) and aim_of(other.node, other.work) == aim
-        for other in operations_of(view, work.artifact)
+        other.id != own and aim_of(other.node, other.work) == aim
+        for other in pending_operations(view, work.artifact)
     )
 
 

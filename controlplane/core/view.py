@@ -11,7 +11,7 @@ from tensorcast.schema.aggregates.artifact import Artifact, ArtifactStatus
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.aggregates.operation import OPEN, Operation, OperationStatus
 from tensorcast.schema.aggregates.replica import Replica, ReplicaStatus
-from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.cluster import LIVE, ClusterView, place_of
 from tensorcast.schema.faults import FaultKind
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier, is_plan_id, replica_id
 from tensorcast.schema.work import (
@@ -25,8 +25,8 @@ from tensorcast.schema.work import (
     target_tier,
 )
 
-LIVE = frozenset({ReplicaStatus.FILLING, ReplicaStatus.READY, ReplicaStatus.EVICTING})
-"""Statuses of a replica that takes room."""
+DEMAND: Final = "demand"
+"""The policy name of an operation that a `get` made necessary."""
 PRESSURE: Final = "pressure"
 REMOVED: Final = "removed"
 DRAINED: Final = "drained"
@@ -98,11 +98,7 @@ def is_away(view: ClusterView, node: NodeId) -> bool:
 
 def used_bytes(view: ClusterView, node: NodeId, tier: Tier) -> int:
     """Bytes of the artifacts whose replicas take room on the node in the tier."""
-    return sum(
-        size_bytes(view, replica.artifact)
-        for replica in replicas_on(view, node)
-        if replica.tier is tier and replica.status in LIVE
-    )
+    return view.used_bytes.get(place_of(node, tier), 0)
 
 
 def free_bytes(view: ClusterView, node: NodeId, tier: Tier) -> int:
@@ -258,14 +254,15 @@ def operations_of(view: ClusterView, artifact: ArtifactId) -> Iterator[Operation
 
 def pending_operations(view: ClusterView, artifact: ArtifactId) -> Iterator[Operation]:
     """The operations about an artifact that may still succeed, by id."""
-    return (found for found in operations_of(view, artifact) if is_pending(found))
+    names = sorted(view.unsettled_by_artifact.get(artifact, ()))
+    return (found for name in names if is_pending(found := view.operations[name]))
 
 
 def open_operation(
     view: ClusterView, artifact: ArtifactId, node: NodeId, kind: str
 ) -> Operation | None:
     """The issued or running operation of this kind (`kind_of`) on the node, if there is one."""
-    for found in operations_of(view, artifact):
+    for found in pending_operations(view, artifact):
         if found.node == node and found.status in OPEN and kind_of(found.work) == kind:
             return found
     return None
@@ -273,9 +270,8 @@ def open_operation(
 
 def open_operations_at(view: ClusterView, node: NodeId) -> Iterator[Operation]:
     """The issued and running operations of a node, by id."""
-    for name in sorted(view.open_operations):
-        if (found := view.operations[name]).node == node:
-            yield found
+    for name in sorted(view.open_by_node.get(node, ())):
+        yield view.operations[name]
 
 
 def is_making(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier) -> bool:

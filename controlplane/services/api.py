@@ -22,6 +22,7 @@ from tensorcast.controlplane.services import (
     api_history,
     api_live,
     api_past,
+    api_policies,
     api_rights,
     api_signals,
     api_store,
@@ -58,6 +59,7 @@ from tensorcast.schema.api_audit import (
 )
 from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, ViewQuery
 from tensorcast.schema.api_past import DiffQuery, MomentQuery, WhyQuery
+from tensorcast.schema.api_policies import ChangePolicy, PolicyQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
 from tensorcast.schema.api_store import DeadQuery, RetryDead
 from tensorcast.schema.errors import (
@@ -126,6 +128,9 @@ ROUTES = {
     "engine_blocks.holders": _route(HoldersQuery, api_engine_blocks.find_holders),
     "signal.emit": _route(Emit, api_signals.emit_signal),
     "signal.topics": _route(TopicsQuery, api_signals.list_topics),
+    "policy.list": _route(PolicyQuery, api_policies.list_policies),
+    "policy.show": _route(PolicyQuery, api_policies.show_policy),
+    "policy.change": _route(ChangePolicy, api_policies.change_policy),
     "audit.why": _route(WhyQuery, api_why.explain),
     "artifact.lineage": _route(Show, api_why.show_lineage),
     "moment": _route(MomentQuery, api_past.show_moment),
@@ -238,7 +243,7 @@ async def answer(desk: Desk, verb: str, payload: bytes, *, user: str = "") -> by
 
 def identify(request: msgspec.Struct, user: str) -> msgspec.Struct:
     """The request in the name of its user, whatever name it gives itself."""
-    if not user or not isinstance(request, Execute | Emit | ReportBlocks):
+    if not user or not isinstance(request, Execute | Emit | ReportBlocks | ChangePolicy):
         return request
     check_actor(request.actor)
     return msgspec.structs.replace(request, actor=actor_of(user, request.actor))

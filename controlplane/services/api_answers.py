@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tensorcast.controlplane.core.view import LIVE, replicas_of, replicas_on, used_bytes
+from tensorcast.controlplane.core.view import replicas_of, replicas_on, used_bytes
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.aggregates.engine import Engine
 from tensorcast.schema.aggregates.key import KeyState, KeyStatus
@@ -26,7 +26,7 @@ from tensorcast.schema.api import (
     TensorInfo,
     TierInfo,
 )
-from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.cluster import LIVE, ClusterView
 from tensorcast.schema.codec import encode_data
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.faults import Fault

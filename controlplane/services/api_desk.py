@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from tensorcast.controlplane.core.catalog import CATALOG, Catalog
 from tensorcast.controlplane.services.gate import Gate
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
@@ -128,6 +129,7 @@ class Desk:
     block_log: BlockLog
     block_progress: Progress
     gate: Gate
+    catalog: Catalog = CATALOG
     proofs: Proofs | None = None
 
     def check_changeable(self) -> None:

@@ -88,6 +88,7 @@ def identify(view: ClusterView, what: str) -> About:
         (AggregateKind.SIGNAL, Topic(what) in view.signals),
         (AggregateKind.PLAN, PlanId(what) in view.plans),
         (AggregateKind.NAMESPACE, Namespace(what) in view.namespaces),
+        (AggregateKind.POLICY, what in view.policies),
     )
     for kind, is_known in exact:
         if is_known:

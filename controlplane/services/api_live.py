@@ -13,7 +13,7 @@ from tensorcast.controlplane.core.names import (
     resolve_node,
     resolve_operation,
 )
-from tensorcast.controlplane.core.view import LIVE, replicas_of
+from tensorcast.controlplane.core.view import replicas_of
 from tensorcast.controlplane.services.api_answers import (
     describe_artifact,
     describe_key,
@@ -38,7 +38,7 @@ from tensorcast.schema.api import (
     Show,
     TensorInfo,
 )
-from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.cluster import LIVE, ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import NodeId
 

@@ -15,7 +15,7 @@ from tensorcast.controlplane.core.names import (
     resolve_node,
     resolve_operation,
 )
-from tensorcast.controlplane.core.view import LIVE, replicas_of, replicas_on
+from tensorcast.controlplane.core.view import replicas_of, replicas_on
 from tensorcast.controlplane.services.api_answers import (
     describe_artifact,
     describe_engine,
@@ -25,7 +25,7 @@ from tensorcast.controlplane.services.api_answers import (
 )
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.api import LIST_MAX, ReplayInfo
-from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.cluster import LIVE, ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import ArtifactId, EngineId, Key, NodeId, OperationId, Seq
 

@@ -16,6 +16,7 @@ from tensorcast.controlplane.services.scheduler import READER
 from tensorcast.controlplane.store.dead_queries import Counts
 from tensorcast.schema.aggregates.artifact import ArtifactStatus
 from tensorcast.schema.aggregates.node import NodeStatus
+from tensorcast.schema.aggregates.policy import PolicyStatus
 from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.api import Ask, ClusterStatus
 from tensorcast.schema.cluster import ClusterView
@@ -125,6 +126,12 @@ def find_problems(view: ClusterView, heartbeats: Heartbeats) -> Iterator[str]:
         for tier, info in heard.heartbeat.tiers.items():
             if info.capacity and info.used > FULL_FRACTION * info.capacity:
                 yield f"The {tier} of node {name} is {info.used / info.capacity:.0%} full."
+    for policy in view.policies.values():
+        if policy.status is PolicyStatus.STOPPED:
+            yield (
+                f"Policy {policy.id} was stopped ({policy.reason}: {policy.detail}); once that is"
+                f" mended: tcctl policy enable {policy.id}."
+            )
 
 
 def find_parked(view: ClusterView, counts: Counts) -> Iterator[str]:

@@ -12,13 +12,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from tensorcast.controlplane.core.decisions import (
-    POLICIES,
-    Decision,
-    decide_reactions,
-    is_right,
-)
-from tensorcast.controlplane.core.policies.base import Policy
+from tensorcast.controlplane.core.catalog import CATALOG, Catalog
+from tensorcast.controlplane.core.decisions import Decision, decide_reactions, is_right
+from tensorcast.controlplane.core.guard import Guard
 from tensorcast.controlplane.services.retries import Retries
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.folding import take
@@ -27,9 +23,16 @@ from tensorcast.log.port import APPEND_EVENTS_MAX, Cursors, Log, Stored
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import Conflict, Rejected, TensorCastError, Timeout, Unavailable
+from tensorcast.schema.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    Rejected,
+    TensorCastError,
+    Timeout,
+    Unavailable,
+)
 from tensorcast.schema.ids import Seq
-from tensorcast.schema.parking import FAULTS
 
 READER = "scheduler"
 CURSOR_PERIOD_S = 1.0
@@ -45,13 +48,13 @@ async def run_scheduler(
     cursors: Cursors,
     *,
     follower: Follower,
-    policies: tuple[Policy, ...] = POLICIES,
+    catalog: Catalog = CATALOG,
 ) -> None:
     """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
     (its `run` is the caller's); commands are decided on its view. What cannot be taken is parked,
     and nothing follows from it."""
     reacted = await cursors.load(READER)
-    scheduler = Scheduler(writer, follower, reacted=reacted, policies=policies)
+    scheduler = Scheduler(writer, follower, reacted=reacted, catalog=catalog)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_store_cursor(scheduler, cursors))
         tasks.create_task(scheduler.retries.run())
@@ -71,14 +74,15 @@ class Scheduler:
         follower: Follower,
         *,
         reacted: Seq,
-        policies: tuple[Policy, ...] = POLICIES,
+        catalog: Catalog = CATALOG,
     ) -> None:
         self.view = ClusterView()
         self.reacted = reacted
         self.retries = Retries(writer, follower)
         self._writer = writer
         self._follower = follower
-        self._policies = policies
+        self._catalog = catalog
+        self._guard = Guard()
 
     async def take(self, stored: Stored) -> None:
         """Folds one event and, when it is new and not parked, does what follows from it."""
@@ -86,53 +90,68 @@ class Scheduler:
         self.view, recorded = take(self.view, stored)
         if recorded is not None and self.view.skipped == before:
             self.retries.note(self.view, recorded)
+            self._guard.note(recorded)
             if recorded.seq > self.reacted:
                 for decision in self._decide(recorded):
                     await self._carry_out(decision, recorded)
         self.reacted = max(self.reacted, stored.seq)
 
     def _decide(self, recorded: Recorded) -> Sequence[Decision]:
-        """What follows from an event; nothing when a policy stumbles over it: one event must not
-        stop all others."""
-        try:
-            return tuple(decide_reactions(self.view, recorded, self._policies))
-        except FAULTS:
-            _logger.exception("the policies cannot take event %d: nothing follows", recorded.seq)
-            return ()
+        """What follows from an event. A policy that stumbles over it stops no other."""
+        catalog = self._catalog
+        policies = catalog.running(self.view)
+        decisions = decide_reactions(
+            self.view, recorded, policies, catalog=catalog, guard=self._guard
+        )
+        for decision in decisions:
+            if decision.fault:
+                name, seq = decision.policy, recorded.seq
+                _logger.error("policy %s cannot take event %d: %s", name, seq, decision.fault)
+        return decisions
 
     async def _carry_out(self, decision: Decision, recorded: Recorded) -> None:
         """Until it is done or needless: the log may be away for a while."""
         await self._follower.wait_for(recorded.seq, FOLLOW_S_MAX)
         for start in range(0, len(decision.commands), COMMANDS_MAX):
             part = decision.commands[start : start + COMMANDS_MAX]
-            await self._do_what_is_right(decision.policy, part, recorded)
+            await self._do_what_is_right(decision, part, recorded)
 
     async def _do_what_is_right(
-        self, policy: str, commands: Sequence[Command], recorded: Recorded
+        self, decision: Decision, commands: Sequence[Command], recorded: Recorded
     ) -> None:
         """At once if possible. When the newest view refuses that, one by one, so that a command
-        that somebody overtook never takes others with it."""
-        while right := [c for c in commands if is_right(self._follower.view, c)]:
+        that somebody overtook never takes others with it. What a policy decided that was turned
+        off meanwhile is not done any more."""
+        policy = decision.policy
+        while right := self._right(decision, commands):
             try:
-                await self._execute(policy, right, recorded)
+                await self._execute(decision, right, recorded)
                 return
-            except Rejected as error:
+            except (Rejected, NotFound, InvalidArgument) as error:
                 _logger.info("%s looks again at event %d: %s", policy, recorded.seq, error)
                 if len(right) == 1:
                     return
                 for command in right:
-                    await self._do_what_is_right(policy, [command], recorded)
+                    await self._do_what_is_right(decision, [command], recorded)
                 return
             except (Unavailable, Timeout, Conflict) as error:
                 _logger.warning("%s waits to answer event %d: %s", policy, recorded.seq, error)
             await asyncio.sleep(PAUSE_S)
 
-    async def _execute(self, policy: str, commands: Sequence[Command], recorded: Recorded) -> None:
+    def _right(self, decision: Decision, commands: Sequence[Command]) -> list[Command]:
+        view = self._follower.view
+        if not self._catalog.is_running(view, decision.policy):
+            return []
+        return [command for command in commands if is_right(view, command)]
+
+    async def _execute(
+        self, decision: Decision, commands: Sequence[Command], recorded: Recorded
+    ) -> None:
         await execute(
             self._writer,
             self._follower,
             commands,
-            actor=f"policy:{policy}",
+            actor=decision.actor,
             cause=recorded.id,
             derived=True,
         )

@@ -122,5 +122,6 @@ def all_states(view: ClusterView) -> list[State]:
         view.signals,
         view.plans,
         view.namespaces,
+        view.policies,
     )
     return [state for states in maps for state in states.values()]

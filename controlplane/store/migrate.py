@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tensorcast.controlplane.store.engine import connecting, make_engine
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 
-HEAD: Final = "0012"
+HEAD: Final = "0013"
 """The last migration of this release."""
 SCRIPTS: Final = "tensorcast:migrations"
 LOCK: Final = 0x7463_6D69_6772  # any number that no other program uses in this database

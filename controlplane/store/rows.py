@@ -26,6 +26,7 @@ from tensorcast.schema.aggregates.namespace import NamespaceRules
 from tensorcast.schema.aggregates.node import Node
 from tensorcast.schema.aggregates.operation import Operation
 from tensorcast.schema.aggregates.plan import Plan
+from tensorcast.schema.aggregates.policy import PolicyState
 from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import ClusterView, State
@@ -52,6 +53,7 @@ STATE_TYPES: Final[dict[AggregateKind, type[State]]] = {
     AggregateKind.SIGNAL: SignalTopic,
     AggregateKind.PLAN: Plan,
     AggregateKind.NAMESPACE: NamespaceRules,
+    AggregateKind.POLICY: PolicyState,
 }
 _MAPS: Final[dict[str, str]] = {kind: table.name for kind, table in READ_MODELS.items()}
 """The field of the view that holds the states of a kind has the name of their table."""
@@ -227,6 +229,8 @@ def _columns(state: State) -> Row:
             )
         case NamespaceRules():
             return (as_moment(state.changed_at),)
+        case PolicyState():
+            return _policy_columns(state)
         case _:
             assert_never(state)
 
@@ -239,6 +243,15 @@ def _plan_columns(state: Plan) -> Row:
         state.fault.kind.value if state.fault is not None else None,
         as_moment(state.submitted_at),
         as_moment(state.ended_at) if state.ended_at is not None else None,
+    )
+
+
+def _policy_columns(state: PolicyState) -> Row:
+    return (
+        as_json(_encoder.encode(state.parameters)),
+        as_text(state.reason),
+        as_text(state.actor),
+        as_moment(state.changed_at),
     )
 
 

@@ -210,6 +210,13 @@ namespaces: Final = _read_model(
     "namespaces",
     Column("changed_at", Moment, nullable=False),
 )
+policies: Final = _read_model(
+    "policies",
+    Column("parameters", JSONB, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+)
 
 READ_MODELS: Final = {
     AggregateKind.ARTIFACT: artifacts,
@@ -222,6 +229,7 @@ READ_MODELS: Final = {
     AggregateKind.SIGNAL: signals,
     AggregateKind.PLAN: plans,
     AggregateKind.NAMESPACE: namespaces,
+    AggregateKind.POLICY: policies,
 }
 """The table that holds the states of a kind of aggregate."""
 

@@ -155,7 +155,7 @@ def operation_making(
     """The oldest open operation that is making this replica; None if there is none."""
     found = [
         view.operations[id_]
-        for id_ in view.operations_by_artifact.get(artifact, frozenset())
+        for id_ in view.unsettled_by_artifact.get(artifact, frozenset())
         if id_ in view.open_operations
     ]
     making = [o for o in found if o.node == node and target_tier(o.work) is tier]

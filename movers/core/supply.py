@@ -200,7 +200,7 @@ def plan_demands(view: ClusterView, artifact: ArtifactId) -> dict[NodeId, tuple[
 
 
 def _getting(view: ClusterView, artifact: ArtifactId) -> Iterator[Operation]:
-    for id_ in view.operations_by_artifact.get(artifact, frozenset()):
+    for id_ in view.unsettled_by_artifact.get(artifact, frozenset()):
         operation = view.operations[id_]
         work = operation.work
         is_pull = isinstance(work, Materialize) and work.tier is Tier.DRAM

@@ -64,8 +64,8 @@ TRANSITIONS: Mapping[tuple[NodeStatus | None, type[Event]], NodeStatus] = {
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """`address` is host:port of the data port; `tiers` gives capacities in bytes. A cordoned node
-    gets no new replicas; a draining one is cordoned and gives its replicas away. `overflow` is what
-    it does when its memory is full."""
+    gets no new replicas; a draining one is cordoned and gives its replicas away; `cordoned_by` is
+    the actor who said so last. `overflow` is what it does when its memory is full."""
 
     id: NodeId
     status: NodeStatus
@@ -77,6 +77,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     joined_at: datetime
     cordoned: bool = False
     draining: bool = False
+    cordoned_by: str = ""
     overflow: Overflow = Overflow.SPILL
     bandwidth: int = 0
     ticket_key: str = ""
@@ -185,6 +186,7 @@ def evolve(state: Node | None, recorded: Recorded, event: NodeEvent) -> Node:
             joined_at=recorded.at,
             cordoned=bool(state and state.cordoned),
             draining=bool(state and state.draining),
+            cordoned_by=state.cordoned_by if state else "",
             overflow=event.overflow,
             bandwidth=event.bandwidth,
             ticket_key=event.ticket_key,
@@ -195,11 +197,11 @@ def evolve(state: Node | None, recorded: Recorded, event: NodeEvent) -> Node:
         case NodeLeft() | NodeLost() | NodePressured() | NodeRelieved():
             change: dict[str, object] = {}
         case NodeCordoned():
-            change = {"cordoned": True}
+            change = {"cordoned": True, "cordoned_by": recorded.actor}
         case NodeUncordoned():
-            change = {"cordoned": False, "draining": False}
+            change = {"cordoned": False, "draining": False, "cordoned_by": ""}
         case NodeDrained():
-            change = {"cordoned": True, "draining": True}
+            change = {"cordoned": True, "draining": True, "cordoned_by": recorded.actor}
         case _:
             assert_never(event)
     return msgspec.structs.replace(state, status=status, version=recorded.seq, **change)

@@ -383,6 +383,7 @@ async def test_the_history_of_an_artifact_includes_all_that_concerns_it(engine, 
     assert {aggregate_of(history[seq - 1].event)[0] for seq in expected} == set(AggregateKind) - {
         AggregateKind.NODE,
         AggregateKind.SIGNAL,
+        AggregateKind.POLICY,
     }
     about = About(AggregateKind.ARTIFACT, artifact)
     for query, what in ((AuditQuery(), about), (AuditQuery(artifact=artifact), None)):

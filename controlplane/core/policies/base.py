@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
 
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command, IssueOperation
@@ -23,6 +25,30 @@ class Policy(Protocol):
     def react(self, view: ClusterView, recorded: Recorded) -> tuple[Command, ...]:
         """The commands that follow from an event; `view` is the cluster right after it."""
         ...
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be set of a policy while the cluster runs: a field for each, with its default. Types
+    and limits (`Annotated[int, Meta(ge=1)]`) are checked when somebody sets them."""
+
+
+_Parameters = Parameters
+P = TypeVar("P", bound=Parameters)
+
+
+class Configured(Generic[P]):
+    """A policy with parameters: a class with a `name`, its `Parameters` and `react`. It is made
+    anew whenever they change, so it may compute things from them in `__init__`."""
+
+    name: ClassVar[str]
+    Parameters: ClassVar[type[_Parameters]] = _Parameters
+
+    def __init__(self, parameters: P) -> None:
+        self.parameters = parameters
+
+    def react(self, view: ClusterView, recorded: Recorded) -> tuple[Command, ...]:
+        """As `Policy.react`."""
+        raise NotImplementedError
 
 
 def issue(policy: str, cause: EventId, tasks: tuple[Task, ...]) -> tuple[IssueOperation, ...]:

@@ -46,7 +46,7 @@ class Drain:
     name = "drain"
 
     def react(self, view: ClusterView, recorded: Recorded) -> tuple[Command, ...]:
-        if not any(node.draining for node in view.nodes.values()):
+        if not view.draining:
             return ()
         going = (r for r in _candidates(view, recorded) if _is_superfluous(view, r))
         return issue(self.name, recorded.id, tuple(map(_drop, going)))

@@ -85,22 +85,14 @@ def _tasks(view: ClusterView, recorded: Recorded) -> Iterable[Task]:
 
 def _touched_by(view: ClusterView, node: NodeId) -> Iterator[ArtifactId]:
     held = {replica.artifact for replica in replicas_on(view, node)}
-    for name in sorted(view.artifacts):
-        requests = view.artifacts[name].requests
-        if name in held or any(asked == node for asked, _ in requests):
-            yield name
+    wanted = held.union(view.requests_by_node.get(node, ()))
+    yield from (name for name in sorted(wanted) if name in view.artifacts)
 
 
 def _all_in_need(view: ClusterView) -> Iterator[ArtifactId]:
-    away = {node for node in view.nodes if is_away(view, node)}
-    if not away:
-        return
-    for name in sorted(view.artifacts):
-        requests = view.artifacts[name].requests
-        if any(node in away for node, _ in requests) or any(
-            replica.node in away for replica in replicas_of(view, name)
-        ):
-            yield name
+    away = [node for node in sorted(view.nodes) if is_away(view, node)]
+    found = {name for node in away for name in _touched_by(view, node)}
+    yield from sorted(found)
 
 
 def _heal(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:

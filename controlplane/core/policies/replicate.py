@@ -165,7 +165,7 @@ def _welcome(view: ClusterView, node: NodeId) -> Iterable[Wanted]:
     brought = sorted({replica.artifact for replica in replicas_on(view, node)})
     asked = (
         (artifact, [r for r in view.artifacts[artifact].requests if r[0] == node])
-        for artifact in sorted(view.artifacts)
+        for artifact in sorted(view.requests_by_node.get(node, ()))
         if ready_replicas(view, artifact) or is_stored(view, artifact)
     )
     waited = (

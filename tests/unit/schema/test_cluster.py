@@ -1,3 +1,4 @@
+from collections import Counter
 from contextlib import suppress
 from functools import reduce
 
@@ -14,7 +15,16 @@ from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.lease import LeaseStatus
 from tensorcast.schema.aggregates.operation import OPEN
-from tensorcast.schema.cluster import ClusterView, assemble, decide, place, project
+from tensorcast.schema.cluster import (
+    LIVE,
+    SETTLED,
+    ClusterView,
+    assemble,
+    decide,
+    family_of,
+    place,
+    project,
+)
 from tensorcast.schema.envelope import Draft, Recorded
 from tensorcast.schema.errors import Rejected, TensorCastError
 from tensorcast.schema.events import (
@@ -111,6 +121,7 @@ FIELDS = {
     "step": st.sampled_from(["a", "b/0/c"]),
     "operations": st.just(("op-1",)),
     "retry_at": st.none() | st.just(BEGIN),
+    "parameters": st.sampled_from([{}, {"versions": 3}]),
 }
 
 
@@ -166,6 +177,14 @@ def test_what_is_decided_can_always_be_folded(history):
     assert view.at == len(log)
 
 
+def sets_of(index):
+    return {at: frozenset(members) for at, members in index.items()}
+
+
+def is_open(operation):
+    return operation.status in OPEN
+
+
 @given(HISTORIES)
 def test_the_indexes_say_what_the_states_say(history):
     view, _ = run(history)
@@ -180,8 +199,24 @@ def test_the_indexes_say_what_the_states_say(history):
     assert dict(view.leases_by_artifact) == grouped(
         (x.artifact, x.id) for x in leases if x.status is LeaseStatus.HELD
     )
-    assert dict(view.operations_by_artifact) == grouped((o.work.artifact, o.id) for o in operations)
+    by_artifact = sets_of(view.operations_by_artifact)
+    assert by_artifact == grouped((o.work.artifact, o.id) for o in operations)
+    assert dict(view.unsettled_by_artifact) == grouped(
+        (o.work.artifact, o.id) for o in operations if o.status not in SETTLED
+    )
     assert set(view.open_operations) == {o.id for o in operations if o.status in OPEN}
+    assert sets_of(view.open_by_node) == grouped((o.node, o.id) for o in operations if is_open(o))
+    assert sets_of(view.keys_by_family) == grouped(
+        (family_of(k.key), k.key) for k in keys if k.status is KeyStatus.SET
+    )
+    asked = ((node, a.id) for a in view.artifacts.values() for node, _ in a.requests)
+    assert sets_of(view.requests_by_node) == grouped(asked)
+    assert view.draining == {node.id for node in view.nodes.values() if node.draining}
+    used = Counter()
+    for one in replicas:
+        if one.status in LIVE and one.artifact in view.artifacts:
+            used[f"{one.node}:{one.tier}"] += view.artifacts[one.artifact].manifest.size_bytes
+    assert dict(view.used_bytes) == dict(used)
     engines = view.engines.values()
     assert view.engines_up == {e.id for e in engines if e.status is EngineStatus.UP}
 
@@ -191,7 +226,8 @@ def test_a_view_can_be_put_together_from_its_states(history):
     view, _ = run(history)
     maps = (
         *(view.artifacts, view.keys, view.replicas, view.operations),
-        *(view.nodes, view.leases, view.engines, view.signals, view.plans),
+        *(view.nodes, view.leases, view.engines, view.signals, view.plans, view.namespaces),
+        view.policies,
     )
     states = [state for one in maps for state in one.values()]
     assert reduce(place, states, ClusterView(at=view.at)) == view
@@ -330,6 +366,7 @@ def test_a_view_is_assembled_from_its_states_at_once():
     view = reduce(project, story.record(), ClusterView())
     maps = (view.artifacts, view.keys, view.replicas, view.operations)
     maps += (view.nodes, view.leases, view.engines, view.signals, view.plans, view.namespaces)
+    maps += (view.policies,)
     states = [state for states in maps for state in states.values()]
     assert assemble(states, at=view.at) == view
     older = [msgspec.structs.replace(state, version=Seq(0)) for state in states]

@@ -301,7 +301,7 @@ async def test_what_a_node_uses_is_its_own_word_while_it_is_up(rig):
 @pytest.mark.parametrize("verb", ROUTES)
 def test_a_verb_either_changes_something_or_is_for_readers_too(verb):
     """A new verb that only looks belongs into `READ_VERBS`, or keys of readers may not ask it."""
-    writes = {"execute", "signal.emit", "engine_blocks.report", "log.import"}
+    writes = {"execute", "signal.emit", "engine_blocks.report", "log.import", "policy.change"}
     writes |= {verb for verb in ROUTES if verb.startswith("store.")}
     is_readable = any(fnmatchcase(verb, pattern) for pattern in READ_VERBS)
     assert is_readable is (verb not in writes)

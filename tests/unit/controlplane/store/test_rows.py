@@ -73,6 +73,14 @@ def test_an_event_row_tells_the_event(history):
         assert json.loads(row["data"]) == json.loads(encode_data(recorded.event))
 
 
+ABOUT_NOTHING = (
+    AggregateKind.SIGNAL,
+    AggregateKind.PLAN,
+    AggregateKind.NAMESPACE,
+    AggregateKind.POLICY,
+)
+
+
 def test_events_of_replicas_operations_and_leases_know_their_artifact_and_node(history):
     view, told = history
     for recorded, row in told:
@@ -85,7 +93,7 @@ def test_events_of_replicas_operations_and_leases_know_their_artifact_and_node(h
             assert row["node"] == find_state(view, kind, aggregate_id).node
         elif kind is AggregateKind.NODE:
             assert (row["artifact"], row["node"]) == (None, aggregate_id)
-        elif kind in (AggregateKind.SIGNAL, AggregateKind.PLAN, AggregateKind.NAMESPACE):
+        elif kind in ABOUT_NOTHING:
             assert (row["artifact"], row["node"]) == (None, None)
         else:
             assert row["artifact"] is not None
