@@ -199,6 +199,7 @@ def describe_operation(info: OperationInfo) -> Sequence[Block]:
         ("chunks", chunks),
         ("moved", f"{format_size(info.bytes_moved)} ({info.bytes_moved} bytes)"),
         ("transports", transports),
+        ("detours", "; ".join(f"{d.before} to {d.after}: {d.why}" for d in info.detours)),
         ("issued", format_time(info.issued_at)),
         ("ended", _ended(info)),
     )

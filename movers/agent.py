@@ -217,6 +217,7 @@ class Agent:
             epoch=self._life.epoch,
             bytes_moved=moved.size_bytes,
             transports=moved.transports,
+            detours=moved.detours,
         )
 
     def _failed(self, operation: Operation, fault: Fault) -> Command:

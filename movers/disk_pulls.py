@@ -144,7 +144,7 @@ class DiskPulls:
         wanted = window_bytes * (2 if has_two else 1)
         lent = await self._room.find(wanted, drop_idle)
         writing: asyncio.Task[None] | None = None
-        size_bytes, transports = 0, dict[str, int]()
+        moved = Moved()
         try:
             with lent.segment.memory[:wanted] as memory:
                 halves = [memory[n : n + window_bytes] for n in range(0, len(memory), window_bytes)]
@@ -154,10 +154,7 @@ class DiskPulls:
                         if len(halves) == 1 and writing is not None:
                             await writing
                         window = Window(pulling, chunks, half, place.offset)
-                        moved = await self._puller.pull(window, preferred, cause)
-                        size_bytes += moved.size_bytes
-                        for name, count in moved.transports.items():
-                            transports[name] = transports.get(name, 0) + count
+                        moved = moved.plus(await self._puller.pull(window, preferred, cause))
                         if writing is not None:
                             await writing
                         writing = asyncio.ensure_future(self._write(pulling, file, window, cause))
@@ -170,7 +167,7 @@ class DiskPulls:
                         half.release()
         finally:
             self._pool.release(lent.segment)
-        return Moved(size_bytes, transports)
+        return moved
 
     async def _write(
         self, pulling: DiskPull, file: PartialFile, window: Window, cause: EventId | None

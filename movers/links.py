@@ -4,17 +4,20 @@ transfer, or when the transfer leaves the peer."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from tensorcast.movers.core.transfer import Broken, Completion, Progressed, Pull
-from tensorcast.movers.transports.base import Channel, Region, Transport
+from tensorcast.movers.transports.base import Channel, Region, Share, Transport
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.faults import Fault, FaultKind, from_error
 from tensorcast.schema.ids import Epoch, NodeId
 
 AddressOf = Callable[[NodeId], str]
 Life = tuple[NodeId, Epoch]
+Way = tuple[NodeId, Epoch, str]
+"""A life of a peer, and the transport that it is reached over."""
+
 _LACKS = frozenset({FaultKind.NOT_FOUND, FaultKind.CORRUPT})
 """Faults that say nothing about the connection."""
 
@@ -22,13 +25,22 @@ _LACKS = frozenset({FaultKind.NOT_FOUND, FaultKind.CORRUPT})
 class Links:
     """Posts pulls to any number of peers and gathers their completions. A peer that cannot be
     reached is no exception: its pulls complete as Broken. Use it as a context: nothing writes into
-    `target` any more when that has ended."""
+    `memory` any more when that has ended, and it is registered with no transport. `share` is told
+    of chunks at once."""
 
-    def __init__(self, transport: Transport, target: Region, address_of: AddressOf) -> None:
-        self._transport = transport
-        self._target = target
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        memory: memoryview,
+        address_of: AddressOf,
+        share: Share | None = None,
+    ) -> None:
+        self._transports = transports
+        self._memory = memory
+        self._share = share
         self._address_of = address_of
-        self._links: dict[Life, _Link] = {}
+        self._targets: dict[str, Region] = {}
+        self._links: dict[Way, _Link] = {}
         self._done: list[Completion] = []
         self._waiter: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
@@ -52,29 +64,43 @@ class Links:
             for link in links:
                 if link.channel is not None:
                     await link.channel.aclose()
+            for target in self._targets.values():
+                target.close()
 
     def post(self, pulls: Iterable[Pull]) -> None:
         """Starts the pulls. Never blocks."""
         for pull in pulls:
-            link = self._links.get(pull.life)
+            way = (*pull.life, pull.transport)
+            link = self._links.get(way)
             if link is not None and link.is_broken:
-                self.leave(pull.life, f"The connection to node {pull.peer} was lost.")
+                self._leave(way, f"The connection to node {pull.peer} was lost.")
                 link = None
             if link is None:
                 link = _Link()
-                self._links[pull.life] = link
-                link.pump = self._tasks.create_task(self._pump(pull.life, link))
+                self._links[way] = link
+                link.pump = self._tasks.create_task(self._pump(way, link))
             link.owed[pull.number] = pull
             if link.channel is not None:
-                link.channel.post([pull], self._target)
+                link.channel.post([pull], self._target(pull.transport))
 
     def leave(self, life: Life, why: str) -> None:
         """Gives up a life of a peer: what it still owes completes as Broken, as soon as nothing of
         it writes any more. Never blocks. A later pull from it gets a new channel."""
-        link = self._links.pop(life, None)
-        if link is not None:
-            link.pump.cancel()
-            self._tasks.create_task(self._close(link, why))
+        for way in [way for way in self._links if way[:2] == life]:
+            self._leave(way, why)
+
+    def _leave(self, way: Way, why: str) -> None:
+        link = self._links.pop(way)
+        link.pump.cancel()
+        self._tasks.create_task(self._close(link, why))
+
+    def _target(self, transport: str) -> Region:
+        """The memory as a transport knows it, from its first pull on."""
+        found = self._targets.get(transport)
+        if found is None:
+            found = self._transports[transport].register(self._memory, share=self._share)
+            self._targets[transport] = found
+        return found
 
     async def completions(self, timeout_s: float) -> Sequence[Completion]:
         """What has completed; waits for at least one, but not longer than `timeout_s`."""
@@ -99,20 +125,21 @@ class Links:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _pump(self, life: Life, link: _Link) -> None:
-        peer, _ = life
+    async def _pump(self, way: Way, link: _Link) -> None:
+        peer, _, transport = way
         artifact = next(iter(link.owed.values())).artifact  # a transfer is of one artifact
         try:
-            channel = await self._transport.connect(peer, self._address_of(peer), artifact)
+            address = self._address_of(peer)
+            channel = await self._transports[transport].connect(peer, address, artifact)
         except (TensorCastError, OSError) as error:
-            if self._links.get(life) is link:
-                del self._links[life]
+            if self._links.get(way) is link:
+                del self._links[way]
             unreachable = Unavailable(f"Node {peer} cannot be reached: {error}.", node=peer)
             known = error if isinstance(error, TensorCastError) else unreachable
             self._break(link, from_error(known))
             return
         link.channel = channel
-        channel.post(list(link.owed.values()), self._target)
+        channel.post(list(link.owed.values()), self._target(transport))
         while True:
             completions = await channel.completions()
             for completion in completions:

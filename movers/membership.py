@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -36,8 +36,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """Keeps this node's place in the log. `address` is where its data port listens;
-    `count_blocks` gives the counters of its KV blocks, `seal` signs its
+    """Keeps this node's place in the log. `address` is where its data port listens, `transports`
+    what it speaks there; `count_blocks` gives the counters of its KV blocks, `seal` signs its
     tickets."""
 
     def __init__(
@@ -53,6 +53,7 @@ class Membership:
         journal: Journal,
         reporter: Reporter,
         address: str,
+        transports: Sequence[str],
         count_blocks: Callable[[], dict[str, int]],
         seal: Seal,
     ) -> None:
@@ -70,6 +71,7 @@ class Membership:
         self._reporter = reporter
         self._listening = address
         self._address = advertise(address, settings.advertise)
+        self._transports = tuple(transports)
 
     async def join(self) -> None:
         """Begins a new life of the node: the epoch after the last one. Raises Rejected when
@@ -125,7 +127,7 @@ class Membership:
                 Tier.DISK: self._disk_room.capacity_bytes,
                 **({Tier.OBJECT: SIZE_BYTES_MAX} if self._settings.object_url else {}),
             },
-            transports=("tcp",),
+            transports=self._transports,
             overflow=self._settings.overflow,
             labels=self._settings.labels,
             bandwidth=self._settings.bandwidth,

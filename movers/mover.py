@@ -33,6 +33,7 @@ from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.doors import Door, Refusals, Seal, sign_for_users
 from tensorcast.movers.excerpts import Excerpts
+from tensorcast.movers.fabric import open_fabric
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.hibernation import Hibernation
 from tensorcast.movers.images import Images
@@ -61,7 +62,6 @@ from tensorcast.movers.threads import in_thread
 from tensorcast.movers.tiers.block_files import BlockFiles
 from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.tiers.object import ObjectTier
-from tensorcast.movers.transports.registry import make_transport
 from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.movers.upkeep import Upkeep
 from tensorcast.schema.block_wire import MAGIC as BLOCKS_MAGIC
@@ -100,7 +100,9 @@ class Mover:
             settings.data_dir / VIEW_FILE, settings.cluster, self._follower, journal
         )
         self._writer = Writer(log, retry_s=WRITE_S_MAX)
-        self._pool = Pool(settings.dram_bytes, notifier)
+        self._seal = Seal(self._life, journal.life if remembered else None)
+        self._fabric = open_fabric(settings, self._seal.sign)
+        self._pool = Pool(settings.dram_bytes, notifier, self._fabric.watcher)
         self._disk = DiskTier(settings.data_dir / "disk")
         self._lifelines = Lifelines()
         self._reporter = Reporter(journal, self._life)
@@ -108,13 +110,8 @@ class Mover:
             settings.node, self._pool, journal, self._disk, is_coming=self._is_coming
         )
         self._peers = Peers()
-        self._seal = Seal(self._life, journal.life if remembered else None)
         self._refusals = Refusals(self._reporter, self._life)
         door = Door(settings.node, self._follower, self._refusals)
-        sign = self._seal.sign
-        self._transport = make_transport(
-            "tcp", settings.cluster, settings.node, verify=settings.verify, sign=sign
-        )
         kv_log = JetStreamBlocks(log.connection, settings.cluster)
         self._block_reports = BlockReports(kv_log, self._life)
         self._block_places = BlockProjection(kv_log, log, self._follower, settings.node)
@@ -145,7 +142,8 @@ class Mover:
             provider=self._residents,
             cluster=settings.cluster,
             node=settings.node,
-            guests={BLOCKS_MAGIC: self._blocks.serve_peer},
+            guests={BLOCKS_MAGIC: self._blocks.serve_peer}
+            | self._fabric.guests(self._residents, door),
             door=door,
         )
         return listen(settings.listen, last, server)
@@ -202,7 +200,7 @@ class Mover:
         settings, follower, life = self._settings, self._follower, self._life
         room = self._wire_rooms()
         puller = Puller(
-            self._residents, self._transport, self._peers, self._reporter, follower, life
+            self._residents, self._fabric.transports, self._peers, self._reporter, follower, life
         )
         disk_locks = Locks()
         store = ObjectTier(settings.object_url) if settings.object_url else None
@@ -301,6 +299,7 @@ class Mover:
             self._journal,
             self._reporter,
             self._server.address,
+            tuple(self._fabric.transports),
             self._count_blocks,
             self._seal,
         )
@@ -358,6 +357,7 @@ class Mover:
         self._block_files.close()
         self._lifelines.close()
         self._pool.close()
+        self._fabric.close()
 
     async def live(self, kept: Mapping[str, int], stopping: asyncio.Event) -> None:
         """From the first look at the log to the last report: serves until `stopping` is set.
@@ -442,7 +442,7 @@ class Mover:
     async def _end(self) -> None:
         """Keeps what only the memory has, and leaves."""
         await in_thread(self._server.close)
-        await self._transport.aclose()
+        await self._fabric.aclose()
         await self._hibernation.write(self._notifier.status)
         with suppress(TimeoutError, Unavailable, Timeout, Conflict):
             async with asyncio.timeout(SETTLE_S_MAX):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from tensorcast.log.follower import Follower
 from tensorcast.movers.core.absence import explain_absence
+from tensorcast.movers.core.health import Standing
 from tensorcast.movers.core.holdings import doubted_replicas
 from tensorcast.movers.core.laggards import Reason
 from tensorcast.movers.core.sources import Source, next_rest_s
@@ -16,6 +17,7 @@ from tensorcast.movers.core.supply import choose_sources, peers_with, plan_of
 from tensorcast.movers.core.transfer import (
     Broken,
     Completion,
+    Pull,
     Target,
     Transfer,
     TransferStatus,
@@ -37,14 +39,16 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import FillReplica, RequestVerification
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.events import ReplicaFilled
-from tensorcast.schema.faults import FaultKind, to_error
-from tensorcast.schema.ids import ArtifactId, EventId, NodeId
+from tensorcast.schema.faults import Detour, Fault, FaultKind, to_error
+from tensorcast.schema.ids import ArtifactId, Epoch, EventId, NodeId
 
 TICK_S: Final = 0.1
 """How often a transfer to which nothing comes looks for sources that keep it waiting."""
 
 LOOK_S: Final = 0.5
 """How often it looks for peers that have recovered."""
+
+_QUARANTINED: Final = Standing.QUARANTINED
 
 _LEFT: Final = {
     Reason.SILENT: "it fell silent",
@@ -54,10 +58,20 @@ _LEFT: Final = {
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """Bytes that came, in all and by transport."""
+    """Bytes that came, in all and by transport, and where one transport took over from another."""
 
     size_bytes: int = 0
     transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
+
+    def plus(self, other: Moved) -> Moved:
+        """Both together."""
+        names = self.transports.keys() | other.transports.keys()
+        return Moved(
+            self.size_bytes + other.size_bytes,
+            {n: self.transports.get(n, 0) + other.transports.get(n, 0) for n in sorted(names)},
+            (*self.detours, *other.detours),
+        )
 
 
 class Puller:
@@ -66,15 +80,16 @@ class Puller:
     def __init__(
         self,
         residents: Residents,
-        transport: Transport,
+        transports: Mapping[str, Transport],
         peers: Peers,
         reporter: Reporter,
         follower: Follower,
         life: Life,
     ) -> None:
         self._residents = residents
-        self._transport = transport
+        self._transports = transports
         self._peers = peers
+        self._ways = {name: Peers() for name in transports}
         self._reporter = reporter
         self._follower = follower
         self._life = life
@@ -98,18 +113,14 @@ class Puller:
         those that the operation's plan names by now; others for what these cannot give. Raises what
         the fault of the last source stands for; what came before stays."""
         share = resident.add if resident.is_served else None
-        region = self._transport.register(resident.memory, share=share)
-        try:
-            async with Links(self._transport, region, self._address) as links:
-                run = _Run(links, resident, tuple(preferred), cause)
-                transfer = await self._run(run)
-        finally:
-            region.close()
+        async with Links(self._transports, resident.memory, self._address, share) as links:
+            run = _Run(links, resident, tuple(preferred), cause)
+            transfer = await self._run(run)
         if transfer.status is TransferStatus.FAILED and transfer.fault is not None:
             raise to_error(
                 transfer.fault, artifact=resident.id, node=self._life.node, operation=None
             )
-        return Moved(transfer.bytes_moved, transfer.transports)
+        return Moved(transfer.bytes_moved, transfer.transports, transfer.detours)
 
     async def _run(self, run: _Run) -> Transfer:
         """post -> record -> completions -> advance, until nothing is missing or nobody has it."""
@@ -182,10 +193,11 @@ class Puller:
         for source in transfer.sources:
             if source.has_delivered:
                 self._peers.succeed(source.node, source.epoch, source.pace.rate)
+                self._ways[source.transport].succeed(source.node, source.epoch, source.pace.rate)
 
     async def _judge(self, completions: Sequence[Completion], run: _Run) -> None:
-        """Notes who failed, and has the replicas of peers that sent damaged bytes checked, each
-        peer's once."""
+        """Notes who failed, or only the way to it when there is another one, and has the replicas
+        of peers that sent damaged bytes checked, each peer's once."""
         for completion in completions:
             if not isinstance(completion, Broken):
                 continue
@@ -193,7 +205,15 @@ class Puller:
             if kind is FaultKind.CORRUPT:
                 await self._doubt(pull.artifact, pull.peer, run)
             elif kind is not FaultKind.NOT_FOUND:
-                self._peers.fail(pull.peer, pull.epoch, completion.fault.detail)
+                self._blame(pull, completion.fault)
+
+    def _blame(self, pull: Pull, fault: Fault) -> None:
+        """The peer; or the way to it when there is another one, unless it only cannot bring what
+        was asked for."""
+        if pull.transport == list(self._transports)[-1]:
+            self._peers.fail(pull.peer, pull.epoch, fault.detail)
+        elif fault.kind is not FaultKind.INVALID:
+            self._ways[pull.transport].fail(pull.peer, pull.epoch, fault.detail)
 
     async def _doubt(self, artifact: ArtifactId, peer: NodeId, run: _Run) -> None:
         if peer in run.doubted:
@@ -233,9 +253,14 @@ class Puller:
     ) -> tuple[Source, ...]:
         """Who could be asked for these chunks of the artifact now."""
         peers = peers_with(self._follower.view, artifact, self._life.node, plan)
-        return choose_sources(
-            peers, missing, self._transport.name, self._peers.standing, self._peers.rate
-        )
+        return choose_sources(peers, missing, self._usable, self._peers.standing, self._peers.rate)
+
+    def _usable(self, node: NodeId, epoch: Epoch) -> Sequence[str]:
+        """The transports that have not failed with a peer lately, and the last one, which all
+        have."""
+        *better, last = self._transports
+        good = (n for n in better if self._ways[n].standing(node, epoch) is not _QUARANTINED)
+        return (*good, last)
 
     def _address(self, peer: NodeId) -> str:
         node = self._follower.view.nodes.get(peer)

@@ -373,6 +373,7 @@ class Residents:
                 chunk_bytes=resident.manifest.chunk_bytes,
                 chunks=lambda: resident.chunks,
                 bell=resident.bell,
+                memory=resident.segment.memory if resident.manifest.size_bytes else None,
             )
 
     @contextmanager

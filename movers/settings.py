@@ -10,10 +10,12 @@ import msgspec
 
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.core.eviction import Watermarks
+from tensorcast.movers.core.fabric import MTU_BYTES, RdmaSettings
 from tensorcast.movers.core.topology import parse_bandwidth, parse_labels
 from tensorcast.schema.access import Access, read_access
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import NodeId, Overflow, parse_cluster, parse_node
+from tensorcast.storage.nics import parse_names
 from tensorcast.storage.objects import parse_url
 
 SOCKET_BYTES_MAX: Final = 100
@@ -30,8 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`listen` (host:port) and `advertise` (a host) are the data port's; everything that the node
     keeps is in `data_dir`. `disk_bytes` None: what is free, less a reserve;
     `bandwidth` of its network in bytes a second, 0: not known; `verify`: chunks are checked as
-    they arrive; `object_url`: the store that all nodes share. Times in seconds. The
-    `*_max` are limits of this process."""
+    they arrive; `object_url`: the store that all nodes share; `rdma`: its adapters. Times
+    in seconds. The `*_max` are limits of this process."""
 
     cluster: str
     node: NodeId
@@ -57,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: int = 0
     verify: bool = True
     object_url: str | None = None
+    rdma: RdmaSettings = RdmaSettings()
     access: Access = Access()
 
 
@@ -86,8 +89,41 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         bandwidth=parse_bandwidth(environ.get("TENSORCAST_BANDWIDTH", "")),
         verify=_verify(environ.get("TENSORCAST_VERIFY") or "arrival"),
         object_url=_object_url(environ.get("TENSORCAST_OBJECT_URL", "")),
+        rdma=read_rdma(environ),
         access=read_access(environ, f"mover.{_required(environ, 'TENSORCAST_NODE')}"),
     )
+
+
+def read_rdma(environ: Mapping[str, str]) -> RdmaSettings:
+    """What is said of RDMA: `TENSORCAST_RDMA` is `auto` (the default), `off`, or devices. Raises
+    InvalidArgument."""
+    text = environ.get("TENSORCAST_RDMA") or "auto"
+    mtu_bytes = int(_number(environ, "TENSORCAST_RDMA_MTU", 0, 0))
+    if mtu_bytes and mtu_bytes not in MTU_BYTES:
+        known = ", ".join(map(str, MTU_BYTES))
+        raise InvalidArgument(
+            f"TENSORCAST_RDMA_MTU is {mtu_bytes}.", hint=f"It must be one of {known}."
+        )
+    gid = environ.get("TENSORCAST_RDMA_GID_INDEX")
+    return RdmaSettings(
+        is_on=text != "off",
+        devices=() if text in ("auto", "off") else parse_names(text),
+        queue_pairs=int(_number(environ, "TENSORCAST_RDMA_QUEUE_PAIRS", 1, 1)),
+        gid_index=int(_number(environ, "TENSORCAST_RDMA_GID_INDEX", 0, 0)) if gid else None,
+        mtu_bytes=mtu_bytes or None,
+        traffic_class=int(_number(environ, "TENSORCAST_RDMA_TRAFFIC_CLASS", 0, 0)) & 0xFF,
+        service_level=int(_number(environ, "TENSORCAST_RDMA_SERVICE_LEVEL", 0, 0)) & 0xF,
+        reads_max=int(_number(environ, "TENSORCAST_RDMA_READS", 16, 1)),
+        polls=_switch(environ, "TENSORCAST_RDMA_POLL"),
+        odp=_switch(environ, "TENSORCAST_RDMA_ODP"),
+    )
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name) or "off"
+    if text not in ("on", "off"):
+        raise InvalidArgument(f"{name} is {text!r}.", hint="Write on or off.")
+    return text == "on"
 
 
 def _object_url(text: str) -> str | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import Corrupt, ErrorBody, from_body
+from tensorcast.schema.faults import Detour
 from tensorcast.schema.ids import (
     ArtifactId,
     EngineId,
@@ -244,6 +245,7 @@ class OperationInfo(_Message, frozen=True, kw_only=True):
     ended_at: datetime | None
     chunks_ready: int = 0
     chunks_total: int = 0
+    detours: tuple[Detour, ...] = ()
 
 
 class TierInfo(_Message, frozen=True, kw_only=True):

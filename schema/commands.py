@@ -12,7 +12,7 @@ import msgspec
 
 from tensorcast.schema.chunks import ChunkCount, ChunkSet
 from tensorcast.schema.events import AggregateKind, Natural
-from tensorcast.schema.faults import Fault
+from tensorcast.schema.faults import Detour, Fault
 from tensorcast.schema.ids import (
     ArtifactId,
     EngineId,
@@ -147,6 +147,7 @@ class SucceedOperation(_Command, frozen=True, kw_only=True):
     epoch: Epoch
     bytes_moved: Natural
     transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
 
 
 class FailOperation(_Command, frozen=True, kw_only=True):

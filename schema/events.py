@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from tensorcast.schema.chunks import ChunkCount, ChunkSet
 from tensorcast.schema.engine_events import ENGINE_EVENT_TYPES, EngineEvent
-from tensorcast.schema.faults import Fault
+from tensorcast.schema.faults import Detour, Fault
 from tensorcast.schema.ids import (
     ArtifactId,
     Epoch,
@@ -208,12 +208,14 @@ class OperationStarted(_Event, frozen=True, kw_only=True):
 
 
 class OperationSucceeded(_Event, frozen=True, kw_only=True):
-    """`transports` counts the bytes that each transport moved."""
+    """`transports` counts the bytes that each transport moved; `detours` say where one failed and
+    another went on."""
 
     operation: OperationId
     epoch: Epoch
     bytes_moved: Natural
     transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
 
 
 class OperationFailed(_Event, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from tensorcast.schema.errors import (
     Timeout,
     Unavailable,
 )
+from tensorcast.schema.ids import NodeId
 
 
 class FaultKind(StrEnum):
@@ -46,6 +47,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def retryable(self) -> bool:
         return self.kind in RETRYABLE and not self.permanent
+
+
+class Detour(msgspec.Struct, frozen=True, kw_only=True):
+    """A transfer went on with `peer` over the transport `after`, because `before` failed: `why` is
+    one sentence."""
+
+    peer: NodeId
+    before: str
+    after: str
+    why: str
 
 
 _ERRORS: dict[FaultKind, type[TensorCastError]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,12 @@ from tensorcast.cli.session import session_of
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+class Subject(StrEnum):
+    """What can be looked at more closely."""
+
+    RDMA = "rdma"
+
+
 @app.callback()
 def root() -> None:
     """What is wrong with this machine."""
@@ -23,14 +30,25 @@ def root() -> None:
 @app.command()
 def doctor(
     call: typer.Context,
+    subject: Annotated[
+        Subject | None,
+        typer.Argument(
+            help="`rdma`: which adapters a mover would use, and why.", show_default=False
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the cluster of this machine keeps its data.")
     ] = None,
 ) -> Result:
     """Check this machine and say how to mend what is wrong."""
-    from tensorcast.deploy.doctor import check
+    if subject is Subject.RDMA:
+        from tensorcast.deploy.rdma import examine
 
-    checks = check(choose_home(session_of(call), data_dir))
+        checks = examine()
+    else:
+        from tensorcast.deploy.doctor import check
+
+        checks = check(choose_home(session_of(call), data_dir))
     failures = sum(one.state == "fail" for one in checks)
     table = Table(
         titles=("check", "state", "found", "mend"),

@@ -109,6 +109,7 @@ def describe_operation(view: ClusterView, operation: Operation) -> OperationInfo
         ended_at=operation.ended_at,
         chunks_ready=len(replica.chunks) if replica else 0,
         chunks_total=replica.chunks_total if replica else 0,
+        detours=operation.detours,
     )
 
 

@@ -29,7 +29,7 @@ import msgspec
 
 from tensorcast.movers.core.pace import Pace, hear, resume
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.faults import FaultKind
+from tensorcast.schema.faults import Detour, Fault, FaultKind
 from tensorcast.schema.ids import Epoch, NodeId
 
 Lives = frozenset[tuple[NodeId, Epoch]]
@@ -83,7 +83,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A life of a peer that has a replica: the chunks it is known to hold, whether more may come
-    (`is_filling`), and the transport that reaches it. `promised` are those that it has by the log,
+    (`is_filling`), and the transport that reaches it; when that fails, the first of the `fallbacks`
+    takes its place. `promised` are those that it has by the log,
     when it says itself that it holds less. It is not asked before `rests_until_s`."""
 
     node: NodeId
@@ -96,6 +97,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     has_delivered: bool = False
     promised: ChunkSet = ChunkSet()
     transport: str = "tcp"
+    fallbacks: tuple[str, ...] = ()
     pace: Pace = Pace()
     corrupt: int = 0
     fruitless: int = 0
@@ -263,6 +265,19 @@ def slots(source: Source, chunk_bytes: int, limits: Limits) -> int:
     return min(limits.pulls_in_flight_max, max(2, wanted))
 
 
+def may_ask_more(
+    before: Sequence[Source], after: Sequence[Source], chunk_bytes: int, limits: Limits
+) -> bool:
+    """Whether, after news of them, there may be more to ask for of a source that has room for more
+    pulls."""
+    return any(
+        old is not new
+        and (old.is_trusted != new.is_trusted or old.chunks is not new.chunks)
+        and new.in_flight < slots(new, chunk_bytes, limits)
+        for old, new in zip(before, after, strict=True)
+    )
+
+
 def _next_held(
     sources: Sequence[Source],
     busy: dict[NodeId, int],
@@ -368,14 +383,15 @@ def next_rest_s(sources: Sequence[Source], at_s: float) -> float:
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
     """How a pull ended: what was asked and what came, what the source says it holds (None: it did
-    not say), and the kind of fault if there was one. Before the pull was posted the source had been
-    asked in vain `vain_before` times in a row."""
+    not say), the kind of fault if there was one, and the transport. Before the pull was posted the
+    source had been asked in vain `vain_before` times in a row."""
 
     asked: ChunkSet
     arrived: ChunkSet = ChunkSet()
     holds: ChunkSet | None = None
     fault: FaultKind | None = None
     vain_before: int = 0
+    transport: str = "tcp"
 
 
 def settle(source: Source, end: End, limits: Limits, at_s: float = 0.0) -> Source | None:
@@ -394,8 +410,23 @@ def settle(source: Source, end: End, limits: Limits, at_s: float = 0.0) -> Sourc
             source.is_filling or end.arrived.ranges or end.holds is not None
         ):
             return _disappointing(source, known, end, limits, at_s)
+        case _ if end.transport != source.transport:
+            return known  # it is reached in another way by now
+        case _ if source.fallbacks:
+            return msgspec.structs.replace(
+                known, transport=source.fallbacks[0], fallbacks=source.fallbacks[1:], pace=Pace()
+            )
         case _:
             return None
+
+
+def find_detours(before: Source, after: Source, fault: Fault | None) -> tuple[Detour, ...]:
+    """What is told of a source that is reached in another way after this fault."""
+    if fault is None or before.transport == after.transport:
+        return ()
+    return (
+        Detour(peer=before.node, before=before.transport, after=after.transport, why=fault.detail),
+    )
 
 
 def _disappointing(

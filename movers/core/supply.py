@@ -31,6 +31,9 @@ LABELS: Final = ("host", "rack")
 """Nodes that share the first of these are nearest, then those that share the second."""
 
 StandingOf = Callable[[NodeId, Epoch], Standing]
+TransportsOf = Callable[[NodeId, Epoch], Sequence[str]]
+"""The transports that may be tried with a life of a peer, the best first."""
+
 RateOf = Callable[[NodeId, Epoch], float]
 
 
@@ -123,13 +126,17 @@ def is_coming(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
 def choose_sources(
     peers: Sequence[Peer],
     missing: ChunkSet,
-    transport: str,
+    transports: TransportsOf,
     standing: StandingOf,
     rate: RateOf,
 ) -> tuple[Source, ...]:
-    """The peers as sources that `transport` reaches. Who is quarantined is left out as long as the
-    others have what is missing; who is on probation is not relied on then."""
-    reached = [peer for peer in peers if transport in peer.transports]
+    """The peers as sources, over the best transport that both ends have. Who is quarantined is left
+    out as long as the others have what is missing; who is on probation is not relied on then."""
+    shared = {
+        peer.node: [t for t in transports(peer.node, peer.epoch) if t in peer.transports]
+        for peer in peers
+    }
+    reached = [peer for peer in peers if shared[peer.node]]
     standings = {peer.node: standing(peer.node, peer.epoch) for peer in reached}
     good = [peer for peer in reached if standings[peer.node] is Standing.GOOD]
     is_covered = _covers(good, missing)
@@ -147,7 +154,8 @@ def choose_sources(
                 is_filling=peer.is_filling,
                 is_coming=peer.is_coming,
                 is_trusted=found is Standing.GOOD or not is_covered,
-                transport=transport,
+                transport=shared[peer.node][0],
+                fallbacks=tuple(shared[peer.node][1:]),
                 pace=Pace(rate=rate(peer.node, peer.epoch)),
             )
         )

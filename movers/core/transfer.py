@@ -24,10 +24,11 @@ from tensorcast.movers.core.sources import (
     Source,
     admit,
     choose_runs,
+    find_detours,
     hear_of,
+    may_ask_more,
     occupy,
     settle,
-    slots,
 )
 from tensorcast.schema.chunks import ByteRange, ChunkSet, chunk_range
 from tensorcast.schema.events import (
@@ -37,7 +38,7 @@ from tensorcast.schema.events import (
     ReplicaFilled,
     ReplicaReady,
 )
-from tensorcast.schema.faults import Fault, FaultKind
+from tensorcast.schema.faults import Detour, Fault, FaultKind
 from tensorcast.schema.ids import (
     ArtifactId,
     Epoch,
@@ -159,6 +160,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     lost: Lives = frozenset()
     banned: Lives = frozenset()
     transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
     pulls_posted: int = 0
     fault: Fault | None = None
     status: TransferStatus = TransferStatus.RUNNING
@@ -265,21 +267,12 @@ def _progress(transfer: Transfer, progressed: Progressed, at_s: float) -> Turn:
     pull, arrived = progressed.pull, progressed.arrived & progressed.pull.chunks
     heard = _hear(transfer, pull, arrived, progressed.holds, at_s)
     counted = _arrive(heard, pull, arrived)
-    if not counted.missing.ranges or _is_news(transfer, counted):
+    chunk_bytes, limits = transfer.manifest.chunk_bytes, transfer.limits
+    is_news = may_ask_more(transfer.sources, counted.sources, chunk_bytes, limits)
+    if not counted.missing.ranges or is_news:
         return _turn(counted, at_s)
     reported, events = _report(counted, at_s)
     return Turn(transfer=reported, events=events)
-
-
-def _is_news(before: Transfer, after: Transfer) -> bool:
-    """Whether there may be more to ask for, of a source that has room for more pulls."""
-    chunk_bytes, limits = after.manifest.chunk_bytes, after.limits
-    return any(
-        old is not new
-        and (old.is_trusted != new.is_trusted or old.chunks is not new.chunks)
-        and new.in_flight < slots(new, chunk_bytes, limits)
-        for old, new in zip(before.sources, after.sources, strict=True)
-    )
 
 
 def _hear(
@@ -324,12 +317,18 @@ def _settle(
     kind = fault.kind if fault else None
     worst = worse_of(transfer.fault, fault)
     end = End(
-        arrived=arrived, holds=holds, fault=kind, asked=pull.chunks, vain_before=pull.vain_before
+        arrived=arrived,
+        holds=holds,
+        fault=kind,
+        asked=pull.chunks,
+        vain_before=pull.vain_before,
+        transport=pull.transport,
     )
     kept = settle(source, end, transfer.limits, at_s)
     if kept is not None:
         sources = tuple(kept if s.life == pull.life else s for s in transfer.sources)
-        return msgspec.structs.replace(transfer, sources=sources, fault=worst)
+        detours = (*transfer.detours, *find_detours(source, kept, fault))
+        return msgspec.structs.replace(transfer, sources=sources, fault=worst, detours=detours)
     dropped = _drop(transfer, frozenset({pull.life}), is_banned=kind in _LIES)
     return msgspec.structs.replace(dropped, fault=worst)
 
@@ -475,6 +474,7 @@ def _ready(transfer: Transfer) -> Turn:
                 epoch=target.epoch,
                 bytes_moved=transfer.bytes_moved,
                 transports=transfer.transports,
+                detours=transfer.detours,
             )
         )
     done = msgspec.structs.replace(

@@ -42,6 +42,35 @@ class NoStore:
         pass
 
 
+class SegmentWatcher(Protocol):
+    """Is told of segments, in any thread, by their memory; must be quick."""
+
+    def mapped(self, memory: memoryview) -> None:
+        """A segment begins."""
+        ...
+
+    def emptied(self, memory: memoryview) -> None:
+        """Its content is not needed any more; it may be used again for other content."""
+        ...
+
+    def unmapped(self, memory: memoryview) -> None:
+        """It is about to end."""
+        ...
+
+
+class NoWatcher:
+    """A watcher that does nothing."""
+
+    def mapped(self, memory: memoryview) -> None:
+        pass
+
+    def emptied(self, memory: memoryview) -> None:
+        pass
+
+    def unmapped(self, memory: memoryview) -> None:
+        pass
+
+
 class Lent(msgspec.Struct, frozen=True):
     """A segment for new content; unless `is_zero`, its bytes are those of an older use."""
 
@@ -64,9 +93,15 @@ class Pool:
     """Owns its segments. Every method may be called from any thread; `allocate` may block for
     0.25 s per GiB while the kernel makes pages. `released_bytes` counts all that ever was."""
 
-    def __init__(self, capacity_bytes: int, store: DescriptorStore | None = None) -> None:
+    def __init__(
+        self,
+        capacity_bytes: int,
+        store: DescriptorStore | None = None,
+        watcher: SegmentWatcher | None = None,
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self._store = store or NoStore()
+        self._watcher = watcher or NoWatcher()
         self._lock = threading.Lock()
         self._used: dict[str, Segment] = {}
         self._free: dict[str, Segment] = {}
@@ -111,6 +146,7 @@ class Pool:
         with self._lock:
             if self._used.pop(segment.name, None) is not None:
                 self.released_bytes += segment.capacity_bytes
+                self._watcher.emptied(segment.memory)
                 self._retired[segment.name] = segment
                 self._reclaim()
 
@@ -130,6 +166,7 @@ class Pool:
         """Takes over a segment from the descriptor store (which keeps it), as one in use; the
         budget does not stop it. Raises Corrupt."""
         segment = adopt_segment(name, fd)
+        self._watcher.mapped(segment.memory)
         with self._lock:
             self._used[name] = segment
             if not is_touched:
@@ -153,6 +190,7 @@ class Pool:
         """Closes every segment. What the descriptor store keeps, it keeps."""
         with self._lock:
             for segment in self._all():
+                self._watcher.unmapped(segment.memory)
                 segment.close()
             for group in (self._used, self._free, self._retired):
                 group.clear()
@@ -209,6 +247,7 @@ class Pool:
 
     def _close(self, segment: Segment) -> None:
         self._untouched.discard(segment.name)
+        self._watcher.unmapped(segment.memory)
         segment.discard()
         self._store.forget(segment.name)
 
@@ -222,6 +261,7 @@ class Pool:
                 is_touched=is_touched,
                 owed_bytes=owed_bytes,
             )
+            self._watcher.mapped(segment.memory)
             self._store.keep(segment.name, segment.fd)
             return segment
         finally:

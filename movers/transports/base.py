@@ -8,8 +8,8 @@ chunk is checked against its digest before it counts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import Protocol
 
@@ -109,11 +109,26 @@ class Bell:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        self._hearers: list[Callable[[], None]] = []
 
     def ring(self) -> None:
         """What the others wait for may be so now. Never blocks for long."""
         with self._changed:
             self._changed.notify_all()
+            for hear in self._hearers:
+                hear()
+
+    @contextmanager
+    def heard_by(self, hear: Callable[[], None]) -> Iterator[None]:
+        """While the context lasts, `hear` is called with every ring, in the thread that rings: it
+        must be quick, and raise nothing."""
+        with self._changed:
+            self._hearers.append(hear)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._hearers.remove(hear)
 
     def wait_for(self, predicate: Callable[[], bool], timeout_s: float) -> bool:
         """Returns when the predicate, asked after every ring, is true, or (False) too late."""
@@ -123,13 +138,15 @@ class Bell:
 
 class Lending(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that a peer may read: a descriptor, where the byte space lies behind it, and
-    the chunks that may be served now. `bell` rings when there are more; None: none will come."""
+    the chunks that may be served now. `bell` rings when there are more; None: none will come.
+    `memory`: the whole byte space from its beginning on, and maybe more, where it is mapped."""
 
     fd: int
     layout: Layout
     chunk_bytes: int
     chunks: Callable[[], ChunkSet]
     bell: Bell | None = None
+    memory: memoryview | None = None
 
     def wait_for(self, chunk: int, timeout_s: float) -> bool:
         """Waits until a chunk may be served; whether it may. Returns at once when nothing will

@@ -33,7 +33,7 @@ from tensorcast.schema.events import (
     OperationStarted,
     OperationSucceeded,
 )
-from tensorcast.schema.faults import Fault
+from tensorcast.schema.faults import Detour, Fault
 from tensorcast.schema.ids import Epoch, EventId, NodeId, OperationId, Seq
 from tensorcast.schema.work import Materialize, Work
 
@@ -82,6 +82,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fault: Fault | None = None
     bytes_moved: int = 0
     transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
     ended_at: datetime | None = None
     version: Seq = Seq(0)
 
@@ -133,6 +134,7 @@ def _follow(
                 epoch=command.epoch,
                 bytes_moved=command.bytes_moved,
                 transports=command.transports,
+                detours=command.detours,
             )
         case FailOperation():
             check_epoch(state.epoch, command.epoch, f"operation {state.id}")
@@ -219,6 +221,7 @@ def _changes(
             return {
                 "bytes_moved": event.bytes_moved,
                 "transports": event.transports,
+                "detours": event.detours,
                 "ended_at": recorded.at,
                 "fault": None,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from collections.abc import Iterator
 
@@ -61,6 +62,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.fds: dict[ArtifactId, int] = {}
+        self.memory: dict[ArtifactId, memoryview] = {}
         self.manifests: dict[ArtifactId, Manifest] = {}
         self.chunks: dict[ArtifactId, ChunkSet] = {}
         self.bell = Bell()
@@ -73,6 +75,7 @@ class Shelf:
         while at < len(content):
             at += os.pwrite(fd, memoryview(content)[at : at + (8 << 20)], at)
         self.fds[artifact] = fd
+        self.memory[artifact] = memoryview(mmap.mmap(fd, len(content)))
         self.manifests[artifact] = manifest
         self.chunks[artifact] = ChunkSet.full(manifest.chunks_total)
 
@@ -94,6 +97,7 @@ class Shelf:
                 chunk_bytes=manifest.chunk_bytes,
                 chunks=lambda: self.chunks[artifact],
                 bell=self.bell,
+                memory=self.memory[artifact],
             )
         finally:
             self.lent -= 1

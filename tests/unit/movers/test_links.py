@@ -64,7 +64,12 @@ class FakeTransport:
         self.gate = asyncio.Event()
         self.gate.set()
         self.channels: list[FakeChannel] = []
+        self.regions: list[MemoryRegion] = []
         self._left = channels
+
+    def register(self, memory, *, share=None) -> MemoryRegion:
+        self.regions.append(MemoryRegion(memory, share))
+        return self.regions[-1]
 
     async def connect(self, peer: NodeId, address: str, artifact=None) -> FakeChannel:
         await self.gate.wait()
@@ -75,7 +80,7 @@ class FakeTransport:
 
 
 def links(transport) -> Links:
-    return Links(transport, MemoryRegion(memoryview(bytearray(9))), lambda peer: "h:1")
+    return Links({"tcp": transport}, memoryview(bytearray(9)), lambda peer: "h:1")
 
 
 async def numbers(open_links: Links) -> list[tuple[str, int]]:

@@ -36,8 +36,8 @@ from tensorcast.schema.events import (
     UnknownEvent,
     aggregate_of,
 )
-from tensorcast.schema.faults import Fault, FaultKind
-from tensorcast.schema.ids import Overflow, Seq, Tier, replica_id
+from tensorcast.schema.faults import Detour, Fault, FaultKind
+from tensorcast.schema.ids import NodeId, Overflow, Seq, Tier, replica_id
 from tensorcast.schema.namespaces import Right
 from tensorcast.schema.plan_commands import StepCommand
 from tensorcast.schema.plans import EmitStep, PlanSpec
@@ -88,6 +88,7 @@ FIELDS = {
     "policy": st.just("replicate"),
     "bytes_moved": st.integers(0, 9),
     "transports": st.just({"tcp": 1}),
+    "detours": st.just((Detour(peer=NodeId("n1"), before="rdma", after="tcp", why="It broke."),)),
     "fault": FAULTS,
     "attempt": st.none() | st.integers(1, 4),
     "address": st.just("h:1"),

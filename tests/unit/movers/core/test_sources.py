@@ -8,12 +8,13 @@ from tensorcast.movers.core.sources import (
     Source,
     admit,
     choose_runs,
+    find_detours,
     hear_of,
     occupy,
     settle,
 )
 from tensorcast.schema.chunks import ChunkSet
-from tensorcast.schema.faults import FaultKind
+from tensorcast.schema.faults import Detour, Fault, FaultKind
 
 MIB = 1 << 20
 LIMITS = Limits(
@@ -254,3 +255,31 @@ def test_pulls_that_waited_side_by_side_in_vain_count_once():
     for _ in range(3):
         filling = after(filling, fault=FaultKind.NOT_FOUND, holds=ChunkSet(), vain_before=0)
     assert (filling.in_flight, filling.fruitless) == (0, 1)
+
+
+def test_a_source_whose_transport_fails_is_reached_over_the_next_one():
+    known = source(transport="rdma", fallbacks=("tcp",), in_flight=2, pace=Pace(rate=9.0))
+    lost = End(asked=ChunkSet.of([1]), fault=FaultKind.UNAVAILABLE, transport="rdma")
+    after = settle(known, lost, LIMITS)
+    assert (after.transport, after.fallbacks, after.in_flight) == ("tcp", (), 1)
+    assert after.pace.rate == 0, "the other one has a pace of its own"
+    again = settle(after, lost, LIMITS)
+    assert (again.transport, again.in_flight) == ("tcp", 0), "a pull of before says nothing new"
+    assert settle(again, End(asked=ALL, fault=FaultKind.UNAVAILABLE), LIMITS) is None
+
+
+def test_what_a_peer_lacks_or_sends_damaged_is_no_fault_of_the_transport():
+    known = source(transport="rdma", fallbacks=("tcp",), in_flight=1, is_filling=True)
+    for kind in (FaultKind.NOT_FOUND, FaultKind.CORRUPT):
+        end = End(asked=ChunkSet.of([1]), fault=kind, transport="rdma")
+        assert settle(known, end, LIMITS).transport == "rdma"
+
+
+def test_a_detour_says_why():
+    before = source(transport="rdma", fallbacks=("tcp",))
+    after = source(transport="tcp")
+    fault = Fault(kind=FaultKind.UNAVAILABLE, detail="The link is down.")
+    assert find_detours(before, after, fault) == (
+        Detour(peer="a", before="rdma", after="tcp", why="The link is down."),
+    )
+    assert find_detours(after, after, fault) == ()

@@ -91,7 +91,7 @@ def choose(*peers: Peer, **standings: Standing) -> list[tuple[str, int, bool]]:
     found = choose_sources(
         peers,
         ALL,
-        "tcp",
+        lambda *_: ("rdma", "tcp"),
         lambda node, _: standings.get(node, Standing.GOOD),
         lambda node, _: {"n1": 5.0}.get(node, 0.0),
     )
@@ -99,11 +99,24 @@ def choose(*peers: Peer, **standings: Standing) -> list[tuple[str, int, bool]]:
 
 
 def test_sources_know_the_last_rate_and_are_reached_by_the_transport():
-    far = Peer(node=N2, epoch=ONE, address="h:1", transports=("rdma",), chunks=ALL)
+    far = Peer(node=N2, epoch=ONE, address="h:1", transports=("pigeon",), chunks=ALL)
     (source,) = choose_sources(
-        [peer("n1"), far], ALL, "tcp", lambda *_: Standing.GOOD, lambda *_: 5.0
+        [peer("n1"), far], ALL, lambda *_: ("tcp",), lambda *_: Standing.GOOD, lambda *_: 5.0
     )
     assert (source.node, source.pace.rate, source.chunks) == (N1, 5.0, ALL)
+
+
+def test_a_source_is_reached_over_the_best_transport_that_both_have():
+    both = Peer(node=N2, epoch=ONE, address="h:1", transports=("tcp", "rdma"), chunks=ALL)
+    one, other = choose_sources(
+        [peer("n1"), both],
+        ALL,
+        lambda *_: ("rdma", "tcp"),
+        lambda *_: Standing.GOOD,
+        lambda *_: 0.0,
+    )
+    assert (one.transport, one.fallbacks) == ("tcp", ())
+    assert (other.transport, other.fallbacks) == ("rdma", ("tcp",))
 
 
 def test_a_quarantined_peer_is_left_out_when_others_have_everything():

@@ -409,3 +409,19 @@ def test_the_pace_of_sources_is_measured_and_shapes_the_runs():
     assert rates["a"] == pytest.approx(80, rel=0.2)
     assert rates["b"] == pytest.approx(10, rel=0.2)
     assert len(next(p for p in turn.transfer.in_flight if p.peer == "b").chunks) <= 3
+
+
+def test_when_a_transport_fails_the_rest_comes_over_the_next_one_and_it_is_told():
+    known = ready("a", 6, transport="rdma", fallbacks=("tcp",))
+    turn = start(6, [known])
+    turn = advance(turn.transfer, Completed(pull=turn.pulls[0]))
+    while over_rdma := [p for p in turn.transfer.in_flight if p.transport == "rdma"]:
+        turn = advance(turn.transfer, lost(over_rdma[0]))
+    assert {pull.transport for pull in turn.transfer.in_flight} == {"tcp"}
+    last = finish(turn)[-1]
+    assert last.status is TransferStatus.READY
+    assert set(last.transfer.transports) == {"rdma", "tcp"}
+    assert last.transfer.bytes_moved == 6 * MIB - 100
+    (event,) = [e for e in last.events if isinstance(e, OperationSucceeded)]
+    assert event.transports == last.transfer.transports
+    assert [(d.peer, d.before, d.after) for d in event.detours] == [("a", "rdma", "tcp")]

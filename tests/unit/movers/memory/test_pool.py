@@ -178,3 +178,40 @@ def test_a_segment_that_was_adopted_untouched_can_be_settled(pool):
     made.close()
     pool.settle(adopted, 0)
     assert os.fstat(adopted.fd).st_blocks * 512 >= STEP
+
+
+class Watcher:
+    """Keeps what it is told, by the address of the memory."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def mapped(self, memory) -> None:
+        self.told.append(("mapped", memory.nbytes))
+
+    def emptied(self, memory) -> None:
+        self.told.append(("emptied", memory.nbytes))
+
+    def unmapped(self, memory) -> None:
+        self.told.append(("unmapped", memory.nbytes))
+
+
+def test_who_registers_memory_hears_when_a_segment_begins_is_emptied_and_ends():
+    watcher = Watcher()
+    pool = Pool(4 * STEP, watcher=watcher)
+    first = pool.allocate(1).segment
+    pool.release(first)
+    assert pool.allocate(1).segment is first
+    pool.release(first)
+    pool.trim(0.0)
+    pool.allocate(1)
+    pool.close()
+    one = STEP
+    assert watcher.told == [
+        ("mapped", one),
+        ("emptied", one),
+        ("emptied", one),
+        ("unmapped", one),
+        ("mapped", one),
+        ("unmapped", one),
+    ]

@@ -1,0 +1,275 @@
+"""A reliable connected queue pair with its completions. Every call returns at once but `wait`."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import select
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tensorcast.movers.core.fabric import agree_mtu, agree_reads
+from tensorcast.movers.transports.rdma import verbs
+from tensorcast.movers.transports.rdma.device import Device
+from tensorcast.movers.transports.rdma.region import Registered
+from tensorcast.movers.transports.rdma.wire import BUFFERS, MESSAGE_BYTES_MAX, Card
+from tensorcast.schema.errors import Unavailable
+from tensorcast.storage.memory import address_of
+from tensorcast.storage.nics import ETHERNET, Gid
+
+WORK_MAX: Final = 256
+"""Requests that may be posted at a time: READs, messages, binding and unbinding of windows."""
+
+INLINE_BYTES: Final = 220
+HOPS_MAX: Final = 64
+RNR_TIMER: Final = 12  # 0.64 ms (IBTA, table 45)
+RNR_RETRIES: Final = 6
+POLLS: Final = 32
+_making = threading.Lock()
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A request that has ended: `number` is the one it was posted with."""
+
+    number: int
+    status: int
+    size_bytes: int
+
+
+class Endpoint:
+    """Owns queue pair, completion queue and message buffers until `close`. For one thread."""
+
+    def __init__(self, device: Device, like: Gid | None = None) -> None:
+        self.device = device
+        self.gid = device.gid(like)
+        self.reads_max = 1
+        self._packet = secrets.randbits(24)
+        self._told = 0
+        with contextlib.ExitStack() as opened:
+            self._channel, self.fd = _make_channel(device)
+            opened.callback(_close_channel, self._channel)
+            self._queue = verbs.CQ(device.context, WORK_MAX + BUFFERS, None, self._channel, 0)
+            opened.callback(self._queue.close)
+            self._memory = mmap.mmap(-1, 2 * BUFFERS * MESSAGE_BYTES_MAX)
+            self.buffers = memoryview(self._memory)
+            self._address = address_of(self.buffers)
+            self._registered = verbs.MR(
+                device.domain,
+                len(self._memory),
+                verbs.enums.IBV_ACCESS_LOCAL_WRITE,
+                address=self._address,
+            )
+            opened.callback(self._registered.close)
+            self._pair, self.inline_bytes = self._make_pair()
+            opened.callback(self._pair.close)
+            self._initialize()
+            self._opened = opened.pop_all()
+
+    def _make_pair(self) -> tuple[verbs.QP, int]:
+        """A queue pair whose small messages need no buffer, where the device can do that."""
+        for inline_bytes in (INLINE_BYTES, 0):
+            cap = verbs.QPCap(
+                max_send_wr=WORK_MAX,
+                max_recv_wr=BUFFERS,
+                max_send_sge=1,
+                max_recv_sge=1,
+                max_inline_data=inline_bytes,
+            )
+            init = verbs.QPInitAttr(
+                qp_type=verbs.enums.IBV_QPT_RC, scq=self._queue, rcq=self._queue, cap=cap
+            )
+            try:
+                return verbs.QP(self.device.domain, init), inline_bytes
+            except verbs.PyverbsError as error:
+                refusal = error
+        raise Unavailable(f"Device {self.device.name} gives no queue pair: {refusal}.")
+
+    def _initialize(self) -> None:
+        attributes = verbs.QPAttr(port_num=self.device.port.number)
+        attributes.qp_access_flags = verbs.enums.IBV_ACCESS_REMOTE_READ
+        self._pair.to_init(attributes)
+        for number in range(BUFFERS):
+            self.post_buffer(number)
+        self._queue.req_notify()
+
+    # ---- connecting ------------------------------------------------------------------------
+
+    def card(self) -> Card:
+        """How the peer reaches this queue pair."""
+        abilities = self.device.abilities
+        return Card(
+            number=self._pair.qp_num,
+            packet=self._packet,
+            link=self.device.port.link,
+            lid=self.device.port.lid,
+            gid=self.gid.address if self.gid else "",
+            gid_kind=self.gid.kind if self.gid else "",
+            mtu=abilities.mtu,
+            reads_answered=abilities.reads_answered,
+            reads_started=abilities.reads_started,
+        )
+
+    def connect(self, peer: Card) -> None:
+        """From now on requests may be posted. Raises Unavailable when there is no way to the
+        peer."""
+        device = self.device
+        if peer.link != device.port.link:
+            raise Unavailable(f"{device.name} is on {device.port.link}, the peer's on {peer.link}.")
+        settings, abilities = device.settings, device.abilities
+        self.reads_max = agree_reads(
+            abilities.reads_started, peer.reads_answered, settings.reads_max
+        )
+        attributes = verbs.QPAttr(port_num=device.port.number)
+        attributes.qp_access_flags = verbs.enums.IBV_ACCESS_REMOTE_READ
+        attributes.path_mtu = agree_mtu(abilities.mtu, peer.mtu, settings.mtu_bytes)
+        attributes.dest_qp_num = peer.number
+        attributes.rq_psn = peer.packet
+        attributes.sq_psn = self._packet
+        attributes.max_rd_atomic = self.reads_max
+        attributes.max_dest_rd_atomic = agree_reads(
+            abilities.reads_answered, peer.reads_started, abilities.reads_answered
+        )
+        attributes.min_rnr_timer = RNR_TIMER
+        attributes.timeout = settings.ack_exponent
+        attributes.retry_cnt = settings.retries
+        attributes.rnr_retry = RNR_RETRIES
+        attributes.ah_attr = self._route(peer)
+        try:
+            self._pair.to_rts(attributes)
+        except verbs.PyverbsError as error:
+            raise Unavailable(f"{device.name} finds no way to the peer: {error}.") from error
+
+    def _route(self, peer: Card) -> verbs.AHAttr:
+        """By GID on Ethernet and through routers, by LID within one InfiniBand subnet."""
+        settings, port = self.device.settings, self.device.port
+        if port.link != ETHERNET:
+            return verbs.AHAttr(port_num=port.number, dlid=peer.lid, sl=settings.service_level)
+        assert self.gid is not None, "device.gid raises on Ethernet"
+        route = verbs.GlobalRoute(
+            dgid=verbs.GID(peer.gid),
+            sgid_index=self.gid.index,
+            hop_limit=HOPS_MAX,
+            traffic_class=settings.traffic_class,
+        )
+        return verbs.AHAttr(port_num=port.number, is_global=1, gr=route, sl=settings.service_level)
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def post_read(
+        self, number: int, target: tuple[int, int], size_bytes: int, source: tuple[int, int]
+    ) -> None:
+        """READs from `source` into `target`, both (address, key)."""
+        request = self._request(
+            number, verbs.enums.IBV_WR_RDMA_READ, (target[0], size_bytes, target[1])
+        )
+        request.set_wr_rdma(source[1], source[0])
+        self._pair.post_send(request)
+
+    def post_message(self, number: int, slot: int, content: bytes) -> None:
+        """Sends a message out of send buffer `slot`, or without one when it is small."""
+        start = (BUFFERS + slot) * MESSAGE_BYTES_MAX
+        self.buffers[start : start + len(content)] = content
+        where = (self._address + start, len(content), self._registered.lkey)
+        flags = verbs.enums.IBV_SEND_INLINE if len(content) <= self.inline_bytes else 0
+        self._pair.post_send(self._request(number, verbs.enums.IBV_WR_SEND, where, flags))
+
+    def post_buffer(self, slot: int) -> None:
+        """Gives receive buffer `slot` to the adapter; its completion has that number."""
+        where = self._address + slot * MESSAGE_BYTES_MAX
+        entry = verbs.SGE(where, MESSAGE_BYTES_MAX, self._registered.lkey)
+        self._pair.post_recv(verbs.RecvWR(wr_id=slot, sg=[entry], num_sge=1))
+
+    def message(self, slot: int, size_bytes: int) -> bytes:
+        """What came into a receive buffer."""
+        start = slot * MESSAGE_BYTES_MAX
+        return bytes(self.buffers[start : start + min(size_bytes, MESSAGE_BYTES_MAX)])
+
+    def bind(self, number: int, window: verbs.MW, memory: Registered, start: int, size: int) -> int:
+        """Lets the key that is returned read bytes of registered memory through this queue
+        pair."""
+        info = verbs.MWBindInfo(memory, start, size, verbs.enums.IBV_ACCESS_REMOTE_READ)
+        request = self._request(number, verbs.enums.IBV_WR_BIND_MW, None)
+        request.set_bind_wr(window, info)  # with the key after the window's
+        self._pair.post_send(request)
+        return int(request.rkey)
+
+    def unbind(self, number: int, key: int) -> None:
+        """Ends a key."""
+        request = self._request(number, verbs.enums.IBV_WR_LOCAL_INV, None)
+        request.imm_data = key  # one union with the key to invalidate (libibverbs/verbs.h)
+        self._pair.post_send(request)
+
+    def _request(
+        self, number: int, kind: int, where: tuple[int, int, int] | None, flags: int = 0
+    ) -> verbs.SendWR:
+        entries = [verbs.SGE(*where)] if where else []
+        return verbs.SendWR(
+            wr_id=number,
+            opcode=kind,
+            num_sge=len(entries),
+            sg=entries,
+            send_flags=flags | verbs.enums.IBV_SEND_SIGNALED,
+        )
+
+    # ---- completions -----------------------------------------------------------------------
+
+    def poll(self) -> list[Done]:
+        """What has ended by now."""
+        found: list[Done] = []
+        while True:
+            count, completions = self._queue.poll(POLLS)
+            found += [Done(each.wr_id, each.status, each.byte_len) for each in completions]
+            if count < POLLS:
+                return found
+
+    def wait(self, others: Sequence[int], timeout_s: float) -> set[int]:
+        """Sleeps until something has ended, one of the other descriptors can be read, or time is
+        up; which descriptors. The next `poll` must follow: only what ends after it wakes again."""
+        poll = select.poll()
+        for fd in (self.fd, *others):
+            poll.register(fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(timeout_s * 1000)}
+        if self.fd in ready:
+            self._channel.get_cq_event(self._queue)
+            self._told += 1
+            self._queue.req_notify()
+        return ready
+
+    def close(self) -> None:
+        """Ends the queue pair: when it returns, nothing reads or writes for it any more. Safe to
+        repeat."""
+        if self._told:
+            self._queue.ack_events(self._told)
+            self._told = 0
+        self._opened.close()
+
+
+def _make_channel(device: Device) -> tuple[verbs.CompChannel, int]:
+    """A completion channel and its descriptor, which pyverbs does not tell: the one that is new.
+    (Waiting in pyverbs itself would hold up every thread of the process.)"""
+    with _making:
+        before = _event_fds()
+        channel = verbs.CompChannel(device.context)
+        (fd,) = _event_fds() - before
+        os.set_blocking(fd, False)
+        return channel, fd
+
+
+def _close_channel(channel: verbs.CompChannel) -> None:
+    """Not while another one is made: it could get the same descriptor."""
+    with _making:
+        channel.close()
+
+
+def _event_fds() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "infinibandevent" in os.readlink(f"/proc/self/fd/{name}"):
+                found.add(int(name))
+    return found

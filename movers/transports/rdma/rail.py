@@ -1,0 +1,252 @@
+"""The asking end of a rail: asks for pulls, READs their chunks, checks each as it is whole.
+
+Made for a thread of its own. Several READs are on their way at a time, of one pull or of several;
+they end in the order in which they were posted, so of all that is on its way when the rail fails
+one chunk at most has come in part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tensorcast.movers.core.digests import chunk_digest
+from tensorcast.movers.core.transfer import Completion
+from tensorcast.movers.transports.rdma.endpoint import Done, Endpoint
+from tensorcast.movers.transports.rdma.reading import Read, Reading
+from tensorcast.movers.transports.rdma.statuses import Meaning
+from tensorcast.movers.transports.rdma.talk import REQUESTS, RailError, Talk
+from tensorcast.movers.transports.rdma.verbs import PyverbsError
+from tensorcast.movers.transports.rdma.wire import (
+    Ask,
+    Grant,
+    Holds,
+    Later,
+    Message,
+    Refuse,
+    Release,
+    chunks_of,
+)
+from tensorcast.movers.transports.rdma.work import Posted, Work
+from tensorcast.schema.chunks import ChunkSet
+from tensorcast.schema.errors import Corrupt, TensorCastError
+
+READ_BYTES: Final = 1 << 20
+"""The size of a READ: long enough that what is around it costs little."""
+
+PULLS_MAX: Final = 32
+AHEAD_BYTES: Final = 16 << 20
+"""A rail takes another pull when it has less than this to ask for."""
+
+PROGRESS_S: Final = 0.03
+"""What has come is told at most so often, but before anything is waited for."""
+
+STALL_S: Final = 10.0
+"""A peer that does not answer for so long is lost."""
+
+IDLE_S: Final = 60.0
+MOMENT_S: Final = 0.002
+
+Deliver = Callable[[Sequence[Completion]], None]
+
+
+class _Asked:
+    """A pull that the peer was asked for, and where it may be read."""
+
+    def __init__(self, posted: Posted, number: int, now: float) -> None:
+        self.posted = posted
+        self.number = number
+        self.asked_at = now
+        self.told_at = now
+        self.is_answered = False
+        self.address = 0
+        self.key = 0
+
+    @property
+    def reading(self) -> Reading:
+        return self.posted.reading
+
+
+class Rail:
+    """Takes work until it is stopped or fails. Owns its end of the rail until `run` returns."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        endpoint: Endpoint,
+        work: Work,
+        deliver: Deliver,
+        *,
+        verify: bool,
+    ) -> None:
+        self._talk = Talk(connected, endpoint, self._hear, self._end_read)
+        self._endpoint = endpoint
+        self._work = work
+        self._deliver = deliver
+        self._verify = verify
+        self._polls = endpoint.device.settings.polls
+        self._grants = itertools.count(1)
+        self._numbers = itertools.count(REQUESTS)
+        self._asked: dict[int, _Asked] = {}
+        self._reads: dict[int, tuple[_Asked, Read]] = {}
+        self._arrived_at = 0.0
+        self._is_stopping = False
+        self.read_bytes = 0
+
+    def stop(self) -> None:
+        """Ends `run` soon. From any thread."""
+        self._is_stopping = True
+        self._talk.wake.ring()
+
+    def run(self) -> Meaning | None:
+        """Serves the work; why the rail failed, or None when it was stopped. What it had taken is
+        in `left` then."""
+        self._work.serve(self._talk.wake.ring)
+        try:
+            while not self._is_stopping:
+                self._turn()
+        except RailError as error:
+            return error.meaning
+        except (TensorCastError, PyverbsError, OSError) as error:
+            return Meaning(text=str(error).rstrip("."))
+        finally:
+            self._work.leave(self._talk.wake.ring)
+            self._talk.close()
+        return None
+
+    def left(self) -> list[Posted]:
+        """The pulls that had not ended when the rail did, ready to be asked for on another one."""
+        for asked in self._asked.values():
+            asked.reading.restart()
+        return [asked.posted for asked in self._asked.values()]
+
+    # ---- one turn --------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        self._take(now)
+        self._start_reads()
+        self._talk.send()
+        self._tell(now)
+        self._expire(now)
+        self._talk.send()
+        if self._polls and self._asked:
+            time.sleep(0)  # lets other threads run
+            self._talk.take_in()
+        self._talk.turn(0.0 if self._polls and self._asked else self._rest_s(time.monotonic()))
+
+    def _take(self, now: float) -> None:
+        ahead = sum(a.reading.left_bytes for a in self._asked.values() if not a.reading.is_waiting)
+        while len(self._asked) < PULLS_MAX and ahead < AHEAD_BYTES:
+            posted = self._work.take()
+            if posted is None:
+                return
+            asked = _Asked(posted, next(self._grants), now)
+            self._asked[asked.number] = asked
+            pull = posted.reading.pull
+            where = pull.source_range
+            self._talk.say(
+                Ask(asked.number, pull.artifact, where.offset, where.end, pull.wait_s > 0)
+            )
+            ahead += where.size
+
+    def _start_reads(self) -> None:
+        """Posts READs in the order of the pulls, as many as may be on their way."""
+        for asked in self._asked.values():
+            while len(self._reads) < self._endpoint.reads_max:
+                read = asked.reading.next_read(READ_BYTES)
+                if read is None:
+                    break
+                self._post(asked, read)
+
+    def _post(self, asked: _Asked, read: Read) -> None:
+        region = asked.posted.region
+        target = region.address + read.target, region.key(self._endpoint.device)
+        skipped = read.source - asked.reading.pull.source_range.offset
+        number = next(self._numbers)
+        self._reads[number] = asked, read
+        self._endpoint.post_read(
+            number, target, read.size_bytes, (asked.address + skipped, asked.key)
+        )
+
+    def _tell(self, now: float) -> None:
+        """Tells of what has come, of each pull now and then."""
+        news: list[Completion] = []
+        for asked in self._asked.values():
+            if asked.reading.is_stuck or now - asked.told_at >= PROGRESS_S:
+                if (progress := asked.reading.take_progress()) is not None:
+                    news.append(progress)
+                asked.told_at = now
+        if news:
+            self._deliver(news)
+
+    def _expire(self, now: float) -> None:
+        """Ends the pulls whose next chunk has been waited for long enough. Raises RailError for a
+        peer that does not answer."""
+        for asked in list(self._asked.values()):
+            if not asked.is_answered:
+                if now - asked.asked_at > STALL_S:
+                    raise RailError(Meaning(text="it does not answer", is_path=True))
+            elif asked.reading.is_stuck and asked.reading.wait_s(now, self._arrived_at) <= 0:
+                self._end(asked, asked.reading.miss())
+
+    def _rest_s(self, now: float) -> float:
+        """How long nothing needs to be done by itself."""
+        if not self._asked:
+            return IDLE_S
+        rests = [STALL_S]
+        for asked in self._asked.values():
+            if not asked.is_answered:
+                rests.append(asked.asked_at + STALL_S - now)
+            elif asked.reading.is_stuck:
+                rests.append(asked.reading.wait_s(now, self._arrived_at))
+            else:
+                rests.append(PROGRESS_S)
+        return max(0.0, min(rests) + MOMENT_S)
+
+    # ---- what the peer says ----------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        """Raises Corrupt for what cannot be."""
+        if not isinstance(message, Grant | Later | Refuse | Holds):
+            raise Corrupt("The peer asks where it should answer.")
+        asked = self._asked.get(message.grant)
+        if asked is None:
+            return  # it was given up meanwhile
+        asked.is_answered = True
+        match message:
+            case Grant():
+                asked.address, asked.key = message.address, message.key
+                asked.reading.is_granted = True
+                asked.reading.holds = chunks_of(message.runs)
+            case Holds():
+                asked.reading.holds = chunks_of(message.runs)
+            case Refuse():
+                why = asked.reading
+                self._end(asked, why.lack() if message.is_lacking else why.refuse(message.why))
+            case Later():
+                asked.reading.holds = ChunkSet()
+
+    # ---- what has come ---------------------------------------------------------------------
+
+    def _end_read(self, done: Done) -> None:
+        asked, read = self._reads.pop(done.number)
+        reading = asked.reading
+        self.read_bytes += read.size_bytes
+        where = reading.arrive(read)
+        if where is None:
+            return
+        self._start_reads()  # the adapter works on while this thread checks
+        memory = asked.posted.region.memory
+        reading.settle(read.chunk, chunk_digest(memory[slice(*where)]) if self._verify else None)
+        self._arrived_at = time.monotonic()
+        if reading.is_done:
+            self._end(asked, reading.end())
+
+    def _end(self, asked: _Asked, completion: Completion) -> None:
+        del self._asked[asked.number]
+        self._talk.say(Release(asked.number))
+        self._deliver([completion])

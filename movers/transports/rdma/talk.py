@@ -1,0 +1,95 @@
+"""One end of a rail that sends and receives messages; the two kinds of ends build on it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from tensorcast.movers.transports.rdma.endpoint import Done, Endpoint
+from tensorcast.movers.transports.rdma.line import Wake, is_gone
+from tensorcast.movers.transports.rdma.mailbox import Credit
+from tensorcast.movers.transports.rdma.statuses import SUCCESS, Meaning, meaning
+from tensorcast.movers.transports.rdma.wire import BUFFERS, Credits, Message, pack, parse
+
+SENDS: Final = 1 << 16
+REQUESTS: Final = 1 << 32
+"""Numbers of completions: below SENDS receive buffers, below REQUESTS send buffers."""
+
+LAST_WORDS_S: Final = 0.1
+"""So long the adapter has to say why, when the peer has closed the connection."""
+
+
+class RailError(Exception):
+    """The rail is of no more use; `meaning` says why."""
+
+    def __init__(self, meaning: Meaning) -> None:
+        super().__init__(meaning.text)
+        self.meaning = meaning
+
+
+class Talk:
+    """Owns an endpoint, the connection over TCP and a wake-up call until `close`. For one thread;
+    `wake.ring` for all. `on_message` takes what the peer says, `on_done` what else has ended."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        endpoint: Endpoint,
+        on_message: Callable[[Message], None],
+        on_done: Callable[[Done], None],
+    ) -> None:
+        self.endpoint = endpoint
+        self.wake = Wake()
+        self._line = connected
+        self._credit = Credit()
+        self._free = list(range(BUFFERS))
+        self._on_message = on_message
+        self._on_done = on_done
+
+    def say(self, message: Message) -> None:
+        """Sends a message as soon as the peer can take it."""
+        self._credit.add(message)
+
+    def send(self) -> None:
+        """Sends what can be sent."""
+        while self._free and (found := self._credit.next()) is not None:
+            slot = self._free.pop()
+            self.endpoint.post_message(SENDS + slot, slot, pack(*found))
+
+    def turn(self, timeout_s: float) -> None:
+        """Waits until something happens, and takes it in. Raises RailError, Corrupt."""
+        ready = self.endpoint.wait((self._line.fileno(), self.wake.fd), timeout_s)
+        if self.wake.fd in ready:
+            self.wake.hear()
+        self.take_in()
+        if self._line.fileno() in ready and is_gone(self._line):
+            self.endpoint.wait((), LAST_WORDS_S)
+            self.take_in()
+            raise RailError(Meaning(text="it closed the connection"))
+
+    def take_in(self) -> None:
+        """What has ended by now."""
+        for done in self.endpoint.poll():
+            if done.status != SUCCESS:
+                raise RailError(meaning(done.status))
+            if done.number >= REQUESTS:
+                self._on_done(done)
+            elif done.number >= SENDS:
+                self._free.append(done.number - SENDS)
+            else:
+                self._receive(done)
+
+    def _receive(self, done: Done) -> None:
+        credits_, message = parse(self.endpoint.message(done.number, done.size_bytes))
+        self.endpoint.post_buffer(done.number)
+        self._credit.received(credits_)
+        if not isinstance(message, Credits):
+            self._on_message(message)
+
+    def close(self) -> None:
+        """When it returns, the adapter neither reads nor writes for this rail any more. Safe to
+        repeat."""
+        self.endpoint.close()
+        self._line.close()
+        self.wake.close()

@@ -1,0 +1,168 @@
+"""The RDMA transport: pulls from the `RdmaServer`s of the same cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tensorcast.movers.core.fabric import RdmaSettings, pair_rails
+from tensorcast.movers.transports.base import (
+    Capabilities,
+    Door,
+    MemoryKind,
+    Provider,
+    Share,
+    SignTicket,
+)
+from tensorcast.movers.transports.rdma.channel import Dialer, Opened, RdmaChannel
+from tensorcast.movers.transports.rdma.device import Device, open_devices
+from tensorcast.movers.transports.rdma.region import RdmaRegion, Regions
+from tensorcast.movers.transports.rdma.server import RdmaServer
+from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.tickets import Challenge
+from tensorcast.storage.nics import read_nics
+
+DIALS_MAX: Final = 16
+CONNECT_S: Final = 3.0
+RAILS_MAX: Final = 16
+
+Rails = list[tuple[Opened, Device, int]]
+
+
+class RdmaTransport:
+    """Owns devices and registrations until `aclose`. Satisfies `base.Transport`, and is told of
+    segments as a `SegmentWatcher`."""
+
+    name = "rdma"
+    capabilities = Capabilities(
+        sources=frozenset({MemoryKind.DRAM}),
+        targets=frozenset({MemoryKind.DRAM}),
+        crosses_nodes=True,
+        pulls_in_flight_max=16,
+    )
+
+    def __init__(
+        self,
+        cluster: str,
+        node: NodeId,
+        devices: Sequence[Device],
+        settings: RdmaSettings = RdmaSettings(),  # noqa: B008  (a frozen value)
+        *,
+        verify: bool = True,
+        sign: SignTicket | None = None,
+    ) -> None:
+        self._sign = sign
+        self._cluster = cluster
+        self._node = node
+        self._settings = settings
+        self._verify = verify
+        self.devices = tuple(devices)
+        self.regions = Regions(self.devices)
+        self._channels: list[RdmaChannel] = []
+        self._dialing = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="rdma-dial")
+
+    def server(self, provider: Provider, door: Door | None = None) -> RdmaServer:
+        """What serves the node's own replicas through the same devices; without a `door` nobody
+        needs a ticket."""
+        return RdmaServer(self.devices, self.regions, provider, self._cluster, self._node, door)
+
+    def register(
+        self,
+        memory: memoryview,
+        kind: MemoryKind = MemoryKind.DRAM,
+        *,
+        share: Share | None = None,
+    ) -> RdmaRegion:
+        """Memory that pulls may fill; the adapters hear of it with the first pull."""
+        return RdmaRegion(self.regions, memory, share)
+
+    async def connect(
+        self, peer: NodeId, address: str, artifact: ArtifactId | None = None
+    ) -> RdmaChannel:
+        """A channel to the mover of `peer`, whose data port is at `address`. Raises Unavailable, or
+        PermissionDenied when the peer belongs to another cluster, is another node or takes no
+        ticket of ours."""
+        dialer = Dialer(
+            self._cluster,
+            self._node,
+            peer,
+            address,
+            connect_s=CONNECT_S,
+            sign=self._signer(peer, artifact),
+        )
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(self._dialing, self._open, dialer)
+        try:
+            rails = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
+        channel = RdmaChannel(
+            dialer, rails, verify=self._verify, rebuilds_max=self._settings.rebuilds_max
+        )
+        self._channels = [c for c in self._channels if not c.is_closed]
+        self._channels.append(channel)
+        return channel
+
+    def _signer(
+        self, peer: NodeId, artifact: ArtifactId | None
+    ) -> Callable[[Challenge], bytes] | None:
+        sign = self._sign
+        if sign is None or artifact is None:
+            return None
+        return lambda challenge: sign(peer, artifact, challenge)
+
+    def _open(self, dialer: Dialer) -> Rails:
+        """The rails of a channel, or as many as there can be, at least one."""
+        first = dialer.dial(self.devices[0], 0)
+        pairs = pair_rails(len(self.devices), first.devices, self._settings.queue_pairs)
+        rails: Rails = [(first, self.devices[0], 0)]
+        for ours, theirs in pairs[1:RAILS_MAX]:
+            with contextlib.suppress(TensorCastError):
+                device = self.devices[ours]
+                rails.append((dialer.dial(device, theirs), device, theirs))
+        return rails
+
+    async def aclose(self) -> None:
+        """Closes the channels that are still open. Safe to repeat."""
+        channels, self._channels = self._channels, []
+        for channel in channels:
+            await channel.aclose()
+        self._dialing.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Ends channels that are still open, and gives registrations and devices back: when all
+        served rails have ended. Blocks. Safe to repeat."""
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
+        self.regions.close()
+        for device in self.devices:
+            device.close()
+
+
+def open_transport(
+    cluster: str,
+    node: NodeId,
+    settings: RdmaSettings,
+    *,
+    verify: bool = True,
+    sign: SignTicket | None = None,
+) -> RdmaTransport:
+    """The transport over the adapters of this machine. Raises Unavailable with the reason when
+    there is none that works."""
+    devices = open_devices(read_nics(), settings)
+    return RdmaTransport(cluster, node, devices, settings, verify=verify, sign=sign)
+
+
+def _close_opened(opening: asyncio.Future[Rails]) -> None:
+    """Whoever wanted the rails has gone."""
+    if opening.cancelled() or opening.exception() is not None:
+        return
+    for opened, _, _ in opening.result():
+        opened.endpoint.close()
+        opened.connected.close()

@@ -1,0 +1,200 @@
+"""What the two ends of a rail say to each other. Pure; nothing from a peer is used unchecked.
+
+The greeting goes over TCP: magic, version, length, JSON, once in each direction. Everything else is
+a message on the queue pair: how many receive buffers were emptied since the last message, then
+MessagePack. Chunks are told as pairs `first, stop`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from tensorcast.schema.chunks import CHUNKS_MAX, ChunkSet
+from tensorcast.schema.errors import Corrupt
+from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.tickets import Challenge
+
+MAGIC: Final = b"TCRDMA"
+VERSION: Final = 1
+GREETING_BYTES_MAX: Final = 4096
+MESSAGE_BYTES_MAX: Final = 4096
+"""The size of a receive buffer."""
+
+BUFFERS: Final = 32
+"""How many of them each end keeps posted: so many messages may be on their way to it."""
+
+RUNS_MAX: Final = 256
+"""Most ranges of chunks in one message; what is left out is told or asked for later."""
+
+OPENING = struct.Struct(">6sHI")
+_CREDITS = struct.Struct(">H")
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue pair is reached: its number and first packet, its port's addresses, and what the
+    port can do. `reads_answered` is how many READs of the other end it answers at a time."""
+
+    number: int
+    packet: int
+    link: str
+    lid: int
+    gid: str
+    gid_kind: str
+    mtu: int
+    reads_answered: int
+    reads_started: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls, whom it believes to have reached, and the device of the peer that the rail shall
+    end at, by its place in the peer's list."""
+
+    cluster: str
+    node: NodeId
+    peer: NodeId
+    device: int
+    card: Card
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's name, its life, how many devices it has, and the queue pair it made; with
+    `refusal`, one sentence on why there is none (`is_final`: nor over another transport). A
+    `challenge` is to be answered by a ticket; another one of these follows it."""
+
+    node: NodeId
+    life: str = ""
+    devices: int = 0
+    card: Card | None = None
+    refusal: str = ""
+    is_final: bool = False
+    challenge: Challenge | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, tag="a", array_like=True):
+    """Lend me bytes `start` .. `stop` - 1 of an artifact until I release grant `grant`; `waits`:
+    tell me of chunks that come later."""
+
+    grant: int
+    artifact: ArtifactId
+    start: int
+    stop: int
+    waits: bool
+
+
+class Grant(msgspec.Struct, frozen=True, tag="g", array_like=True):
+    """They lie at `address`, under `key`; `runs`: the chunks that may be read now, None for all."""
+
+    grant: int
+    address: int
+    key: int
+    runs: tuple[tuple[int, int], ...] | None
+
+
+class Later(msgspec.Struct, frozen=True, tag="l", array_like=True):
+    """The artifact is not here yet, but on its way: a grant follows."""
+
+    grant: int
+
+
+class Refuse(msgspec.Struct, frozen=True, tag="r", array_like=True):
+    """There is no grant. `is_lacking`: there is no such artifact here; otherwise `why` says why it
+    cannot be read over RDMA."""
+
+    grant: int
+    is_lacking: bool
+    why: str
+
+
+class Holds(msgspec.Struct, frozen=True, tag="h", array_like=True):
+    """The chunks of a grant that may be read by now, None for all."""
+
+    grant: int
+    runs: tuple[tuple[int, int], ...] | None
+
+
+class Release(msgspec.Struct, frozen=True, tag="x", array_like=True):
+    """The grant is not needed any more: its key ends."""
+
+    grant: int
+
+
+class Credits(msgspec.Struct, frozen=True, tag="c", array_like=True):
+    """Nothing but the count that every message begins with."""
+
+
+Message = Ask | Grant | Later | Refuse | Holds | Release | Credits
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def pack_greeting(greeting: Hello | Welcome) -> bytes:
+    """The first bytes that a side sends."""
+    body = msgspec.json.encode(greeting)
+    return OPENING.pack(MAGIC, VERSION, len(body)) + body
+
+
+def pack_ticket(ticket: bytes) -> bytes:
+    """The answer to a challenge."""
+    return OPENING.pack(MAGIC, VERSION, len(ticket)) + ticket
+
+
+def parse_opening(head: bytes) -> int:
+    """The size of the JSON that follows. Raises Corrupt when the peer speaks something else."""
+    magic, version, size = OPENING.unpack(head)
+    if magic != MAGIC or version != VERSION:
+        raise Corrupt(f"The peer does not speak version {VERSION} of the RDMA protocol.")
+    if size > GREETING_BYTES_MAX:
+        raise Corrupt(f"The peer announces a greeting of {size} bytes.")
+    return int(size)
+
+
+def parse_hello(body: bytes) -> Hello:
+    """Raises Corrupt."""
+    try:
+        return msgspec.json.decode(body, type=Hello)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"The peer's greeting cannot be read: {error}.") from error
+
+
+def parse_welcome(body: bytes) -> Welcome:
+    """Raises Corrupt."""
+    try:
+        return msgspec.json.decode(body, type=Welcome)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"The peer's greeting cannot be read: {error}.") from error
+
+
+def pack(credits_: int, message: Message) -> bytes:
+    """A whole message. At most MESSAGE_BYTES_MAX, as `runs_of` limits what it tells."""
+    return _CREDITS.pack(credits_) + _encoder.encode(message)
+
+
+def parse(content: bytes | memoryview) -> tuple[int, Message]:
+    """The credits and the message. Raises Corrupt."""
+    if len(content) < _CREDITS.size:
+        raise Corrupt("The peer sent a message without a head.")
+    (credits_,) = _CREDITS.unpack_from(content)
+    if credits_ > BUFFERS:
+        raise Corrupt(f"The peer emptied {credits_} buffers of {BUFFERS}.")
+    try:
+        return credits_, _decoder.decode(content[_CREDITS.size :])
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"The peer sent a message that cannot be read: {error}.") from error
+
+
+def runs_of(chunks: ChunkSet, total: int) -> tuple[tuple[int, int], ...] | None:
+    """What a message tells of the chunks that are there; None when all are."""
+    return None if len(chunks) >= total else chunks.ranges[:RUNS_MAX]
+
+
+def chunks_of(runs: tuple[tuple[int, int], ...] | None) -> ChunkSet | None:
+    """What a message told. Raises Corrupt for impossible numbers."""
+    if runs is None:
+        return None
+    if len(runs) > RUNS_MAX or any(not 0 <= first < stop <= CHUNKS_MAX for first, stop in runs):
+        raise Corrupt("The peer claims to hold chunks that cannot be.")
+    return ChunkSet.merge(runs)

@@ -1,0 +1,135 @@
+"""Whole movers over RDMA: what moved, what took its place, and what the record of it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mover_nodes import MIB, Content, MoverNode, observing
+from rdma_ends import cut_link, resources
+from servers import NatsServer
+from tensorcast.schema.ids import NodeId, Tier
+from tensorcast.schema.work import Evict, Materialize
+
+pytestmark = pytest.mark.rdma
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, nats_server: NatsServer) -> Iterator[list[MoverNode]]:
+    nodes = [
+        MoverNode(f"n{n + 1}", tmp_path / f"n{n + 1}", nats_server.url, TENSORCAST_RDMA=device)
+        for n, device in enumerate(("rxe0", "rxe1"))
+    ]
+    for node in nodes:
+        node.start()
+    yield nodes
+    for node in nodes:
+        node.close()
+
+
+def put(node: MoverNode, content: Content) -> None:
+    with node.application() as application:
+        application.put(content, key="m")
+
+
+def read(node: MoverNode) -> bytes:
+    with node.application("user:bob@test") as application, application.get("m") as reading:
+        return reading.bytes()
+
+
+def received_bytes() -> int:
+    return int(Path("/sys/class/net/v1/statistics/rx_bytes").read_text())
+
+
+async def test_bytes_move_over_rdma_and_an_old_life_lends_nothing(
+    nodes: list[MoverNode], nats_server: NatsServer
+):
+    idle = resources()
+    content = Content([20 * MIB, 7, 3 * MIB])
+    size = content.manifest.size_bytes
+    async with observing(nats_server.url) as observer:
+        await asyncio.to_thread(put, nodes[0], content)
+        view = await observer.view()
+        assert view.nodes[NodeId("n1")].transports == ("rdma", "tcp")
+        done = await observer.succeeded(
+            await observer.issue("n2", Materialize(artifact=content.id))
+        )
+        assert done.transports == {"rdma": size}
+        assert done.detours == ()
+        assert await asyncio.to_thread(read, nodes[1]) == content.bytes
+        await observer.succeeded(
+            await observer.issue("n2", Evict(artifact=content.id, tier=Tier.DRAM))
+        )
+        assert resources()["qp"] == idle["qp"], "nothing is left of a transfer but registrations"
+        nodes[0].kill()
+        nodes[0].start()
+        again = Materialize(artifact=content.id)
+        done = await observer.succeeded(await observer.issue("n2", again, "again"))
+        assert done.transports == {"rdma": size}
+        assert await asyncio.to_thread(read, nodes[1]) == content.bytes
+    for node in nodes:
+        assert node.stop() == 0
+    left = resources()
+    assert (left["qp"], left["mr"], left["pd"]) == (2, 0, 2), "what the kernel itself has"
+
+
+async def test_a_link_that_goes_down_in_the_middle_leaves_the_rest_to_tcp(
+    nodes: list[MoverNode], nats_server: NatsServer
+):
+    content = Content([128 * MIB])
+    size = content.manifest.size_bytes
+    async with observing(nats_server.url) as observer:
+        await asyncio.to_thread(put, nodes[0], content)
+        before = received_bytes()
+        operation = await observer.issue("n2", Materialize(artifact=content.id))
+        await asyncio.to_thread(wait_until, lambda: received_bytes() - before > 16 * MIB)
+        with cut_link():
+            done = await observer.succeeded(operation)
+        assert set(done.transports) == {"rdma", "tcp"}
+        assert sum(done.transports.values()) == done.bytes_moved == size
+        (detour,) = done.detours
+        assert (detour.peer, detour.before, detour.after) == ("n1", "rdma", "tcp")
+        assert "over RDMA" in detour.why
+        assert await asyncio.to_thread(read, nodes[1]) == content.bytes
+
+
+def wait_until(predicate) -> None:
+    deadline = time.monotonic() + 60
+    while not predicate():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def tcctl(*arguments: str) -> str:
+    command = [str(Path(sys.executable).parent / "tcctl"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_whole_cluster_replicates_over_rdma(tmp_path: Path, monkeypatch):
+    import numpy
+    from safetensors.numpy import save_file
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = ("--data-dir", str(tmp_path / "home"))
+    rng = numpy.random.default_rng(1)
+    save_file({"w": rng.random((4, MIB // 4), numpy.float32)}, tmp_path / "m.safetensors")
+    tcctl("up", "--nodes", "3", "--dram", "128MiB", *home)
+    try:
+        tcctl("put", str(tmp_path / "m.safetensors"), "--key", "m")
+        tcctl("replicate", "m", "--to", "all", "--wait")
+        operations = json.loads(tcctl("-o", "json", "op", "ls"))
+        moved = [one["transports"] for one in operations if one["kind"] == "materialize"]
+        assert moved
+        assert all(set(one) == {"rdma"} for one in moved)
+    finally:
+        tcctl("down", *home)
