@@ -23,7 +23,7 @@ from tensorcast.schema.cluster import ClusterView, State, assemble
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.events import UnknownEvent, aggregate_of
-from tensorcast.schema.folds import STATES, fold_name
+from tensorcast.schema.folds import MAPS, STATES, fold_name
 from tensorcast.schema.ids import EventId, Seq
 from tensorcast.schema.parking import Parked
 
@@ -150,7 +150,7 @@ class Recollection:
             self._shown.add(recorded.id)
         if not self._is_whole and not isinstance(recorded.event, UnknownEvent):
             kind, id_ = aggregate_of(recorded.event)
-            self._changed[f"{kind}s", id_] = None
+            self._changed[MAPS[kind], id_] = None
 
     async def keep(self, created: str) -> None:
         """Writes what has changed since the last time; `created` is that of the log."""

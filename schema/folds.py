@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -40,6 +41,21 @@ STATES: Final[dict[str, type[State | Parked]]] = {
     "policies": PolicyState,
 }
 """The type of the states in each map of a `ClusterView`."""
+
+MAPS: Final[Mapping[str, str]] = {
+    "artifact": "artifacts",
+    "key": "keys",
+    "replica": "replicas",
+    "operation": "operations",
+    "node": "nodes",
+    "lease": "leases",
+    "engine": "engines",
+    "signal": "signals",
+    "plan": "plans",
+    "namespace": "namespaces",
+    "policy": "policies",
+}
+"""The map in a `ClusterView` of each kind of aggregate, in the order in which they are told."""
 
 
 @functools.cache

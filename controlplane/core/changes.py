@@ -20,22 +20,8 @@ from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.api_past import Change, FieldChange
 from tensorcast.schema.cluster import LIVE, ClusterView, State
+from tensorcast.schema.folds import MAPS
 from tensorcast.schema.work import kind_of
-
-KINDS: Final[Mapping[str, str]] = {
-    "artifact": "artifacts",
-    "key": "keys",
-    "replica": "replicas",
-    "operation": "operations",
-    "node": "nodes",
-    "lease": "leases",
-    "engine": "engines",
-    "signal": "signals",
-    "plan": "plans",
-    "namespace": "namespaces",
-    "policy": "policies",
-}
-"""The kinds of things, in the order in which they are told, and the maps of a view."""
 
 Fields = Mapping[str, object]
 Scope = tuple[str, str]
@@ -48,7 +34,7 @@ def compare(
     """All that is different in `after`, a later view of the same history: kind by kind, within one
     in the order of their last events. What came and went meanwhile is not different."""
     found: list[Change] = []
-    for kind, name in KINDS.items():
+    for kind, name in MAPS.items():
         old_states: Mapping[str, State] = getattr(before, name)
         changed = [
             (key, state) for key, state in getattr(after, name).items() if state.version > before.at

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+import story
 from tensorcast.schema import folds
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.folds import STATES, fold_name
+from tensorcast.schema.events import aggregate_of
+from tensorcast.schema.folds import MAPS, STATES, fold_name
 
 
 def test_every_map_of_states_is_there():
@@ -31,3 +33,8 @@ def test_words_are_not_the_fold(monkeypatch: pytest.MonkeyPatch):
     Same.__doc__ = "Said otherwise."
     monkeypatch.setitem(STATES, "nodes", Same)
     assert folds.fold_name.__wrapped__() == before
+
+
+def test_each_kind_has_a_map_with_states():
+    assert {aggregate_of(recorded.event)[0] for recorded in story.record()} <= set(MAPS)
+    assert set(MAPS.values()) | {"parked"} == set(STATES)
