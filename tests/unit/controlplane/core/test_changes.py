@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from histories import Dice
 from samples import artifact_id, record
-from tensorcast.controlplane.core.changes import KINDS, compare, describe, is_there
+from tensorcast.controlplane.core.changes import compare, describe, is_there
 from tensorcast.schema.api_past import Change
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.events import (
@@ -23,6 +23,7 @@ from tensorcast.schema.events import (
     ReplicaEvicting,
     ReplicaGone,
 )
+from tensorcast.schema.folds import MAPS
 from tensorcast.schema.ids import Key, NodeId
 from worlds import World
 
@@ -117,7 +118,7 @@ def history(seed: int) -> tuple[ClusterView, ...]:
 def things(view: ClusterView) -> dict[tuple[str, str], dict[str, object]]:
     return {
         (kind, name): dict(describe(state))
-        for kind, states in KINDS.items()
+        for kind, states in MAPS.items()
         for name, state in getattr(view, states).items()
         if is_there(state)
     }
