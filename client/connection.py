@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import ssl
 from collections.abc import Awaitable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensorcast.access.nats import distrust, make_signer, make_tls
 from tensorcast.schema.access import Access
-from tensorcast.schema.errors import InvalidArgument, PermissionDenied, Unavailable
-from tensorcast.schema.nkeys import Signer
-from tensorcast.schema.servers import split_servers
+from tensorcast.schema.errors import PermissionDenied, Unavailable
+from tensorcast.schema.servers import name_servers, split_servers
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
 
 CONNECT_S = 3.0
+CLOSE_S = 0.5
 HINT = "`tcctl status` shows what is wrong; `tcctl up` starts the cluster of this machine."
 _NOT_ALLOWED = re.compile(r'permissions violation for publish to "(.*)"', re.IGNORECASE)
 _closing: set[asyncio.Task[None]] = set()
@@ -96,7 +97,13 @@ async def connect_nats(url: str, access: Access, refusals: Refusals) -> Nats:
             )
     except (Error, OSError, TimeoutError, ValueError) as error:
         is_connecting = False
-        await nats.close()
+        with suppress(TimeoutError):
+            # After a handshake that failed, asyncio waits for the end of what never began.
+            async with asyncio.timeout(CLOSE_S):
+                await nats.close()
+        denied = distrust(error, name_servers(url))
+        if denied is not None:
+            raise denied from error
         raise Unavailable(f"NATS cannot be reached: {_reason(error)}.", hint=HINT) from error
     is_connecting = False
     return nats
@@ -115,41 +122,6 @@ def close_soon(nats: Nats) -> None:
     task = asyncio.ensure_future(nats.close())
     _closing.add(task)
     task.add_done_callback(_closing.discard)
-
-
-def make_signer(nats: Nats, access: Access) -> Signer | None:
-    """Signs for a client; None when it has no key. Raises PermissionDenied, InvalidArgument."""
-    if not access.credentials:
-        return None
-
-    def adopt(public: str) -> None:
-        # The client reads it right after it has its signature; nothing else can change its key.
-        nats._public_nkey = public or None
-
-    try:
-        return Signer(Path(access.credentials).read_text, adopt)
-    except OSError as error:
-        raise PermissionDenied(
-            f"The NATS key {access.credentials} cannot be read: {error.strerror}.",
-            hint="TENSORCAST_NATS_CREDENTIALS names the file.",
-        ) from error
-
-
-def make_tls(access: Access) -> ssl.SSLContext | None:
-    """What to check a server's certificate with, and which one to show; None: the system's way.
-    Raises InvalidArgument."""
-    if not access.has_tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=access.ca or None)
-        if access.certificate:
-            context.load_cert_chain(access.certificate, access.key)
-    except OSError as error:  # ssl.SSLError is one
-        raise InvalidArgument(
-            f"The certificates for NATS cannot be used: {error.strerror or error}.",
-            hint="Check TENSORCAST_NATS_CA, TENSORCAST_NATS_CERT and TENSORCAST_NATS_CERT_KEY.",
-        ) from error
-    return context
 
 
 async def wait_connected(nats: Nats) -> None:

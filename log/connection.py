@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
-from tensorcast.log.authentication import make_signer, make_tls
+from tensorcast.access.nats import distrust, make_signer, make_tls
 from tensorcast.log.port import NoRoom
 from tensorcast.schema.access import Access
 from tensorcast.schema.errors import InvalidArgument, PermissionDenied, TensorCastError, Unavailable
@@ -89,6 +89,7 @@ class Connection:
         self._url = url
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._distrusted: PermissionDenied | None = None
         self._last_error = ""
         self._listeners: set[Callable[[], None]] = set()
         self.pauses: list[Callable[[bool], Awaitable[None]]] = []
@@ -135,6 +136,8 @@ class Connection:
         finally:
             connecting.cancel()
         await self.nats.close()
+        if self._distrusted is not None:
+            raise self._distrusted
         if self._denied.done():
             raise PermissionDenied(
                 f"The NATS server at {self.place} refuses this user: its password or key.",
@@ -292,6 +295,9 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         _logger.debug("NATS at %s: %s", self.place, error)
         self._last_error = str(error) or type(error).__name__
+        self._distrusted = distrust(error, self.place) or self._distrusted
+        if self._distrusted is not None and not self._denied.done():
+            self._denied.set_result(None)
         if found := _NOT_ALLOWED.search(self._last_error):
             # nats-py writes it in capitals or not, by its version.
             for subject, refusal in self._refusals.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -13,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from tensorcast.controlplane.store.certificates import FILES, make_tls
 from tensorcast.schema.errors import InvalidArgument, OutOfCapacity, PermissionDenied, Unavailable
 
 CONNECT_S_MAX: Final = 10
@@ -70,12 +72,16 @@ def _spread_hosts(url: str) -> str:
 def make_engine(url: str, *, name: str, pooled: bool = True) -> AsyncEngine:
     """An engine; it connects when it is used. `name` tells operators who is connected. Without a
     pool a connection ends, and its locks with it, when it is given back. Raises InvalidArgument."""
-    arguments = {
+    arguments: dict[str, object] = {
         "timeout": CONNECT_S_MAX,
         "command_timeout": STATEMENT_S_MAX,
         "server_settings": {"application_name": name, "jit": "off", "timezone": "UTC"},
     }
     parsed = parse_url(url)
+    tls = make_tls({name: str(value) for name, value in parsed.query.items()})
+    if tls is not None:
+        parsed = parsed.difference_update_query((*FILES, "ssl"))
+        arguments["ssl"] = tls
     if not pooled:
         return create_async_engine(parsed, connect_args=arguments, poolclass=NullPool)
     return create_async_engine(
@@ -96,6 +102,12 @@ async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         async with engine.connect() as connection:
             yield connection
     except _ERRORS as error:
+        if is_foreign(error):
+            raise PermissionDenied(
+                f"Postgres at {place(engine)} and this process do not accept each other's"
+                f" certificates ({brief(error)}).",
+                hint="Check sslrootcert, sslcert and sslkey in TENSORCAST_POSTGRES_URL.",
+            ) from error
         if is_refusal(error):
             raise PermissionDenied(
                 f"Postgres at {place(engine)} refuses this user ({brief(error)}).",
@@ -112,6 +124,12 @@ async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             f"Postgres at {place(engine)} cannot be reached ({brief(error)}).",
             hint="Is it running? `tcctl status` says.",
         ) from error
+
+
+def is_foreign(error: Exception) -> bool:
+    """Whether a certificate is the reason: of another authority, or of another host."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(origin, ssl.SSLError)
 
 
 def is_refusal(error: Exception) -> bool:

@@ -52,7 +52,7 @@ async def test_a_socket_gives_and_takes_what_the_rules_allow(stack: Stack):
         tensors = {"w": torch.arange(1000, dtype=torch.float32)}
         secret = client.put(tensors, key="team/a@1")
         seq = await tell(stack, NamespaceGranted(namespace=TEAM, who="bob", rights=(Right.READ,)))
-        client.position.advance(seq)
+        client._inner.position.advance(seq)
         for what in ("team/a@1", secret.id):
             with pytest.raises(PermissionDenied, match=f"tcctl access grant team {ME} read"):
                 client.get(what)
@@ -61,7 +61,7 @@ async def test_a_socket_gives_and_takes_what_the_rules_allow(stack: Stack):
             client.put(other, key="team/b@1")
         assert client.put(other, key="mine").id
         seq = await tell(stack, NamespaceGranted(namespace=TEAM, who=ME, rights=(Right.WRITE,)))
-        client.position.advance(seq)
+        client._inner.position.advance(seq)
         assert client.put(other, key="team/c@1").id
         with pytest.raises(PermissionDenied, match="move keys of"):
             client.put({"w": torch.zeros(10)}, key="team/c@1", expect="team/c@1")
@@ -71,5 +71,5 @@ async def test_a_socket_gives_and_takes_what_the_rules_allow(stack: Stack):
             NamespaceRevoked(namespace=TEAM, who=ME, rights=(Right.WRITE,)),
             NamespaceRevoked(namespace=TEAM, who="ada", rights=tuple(Right)),
         )
-        client.position.advance(seq)
+        client._inner.position.advance(seq)
         assert client.get("team/a@1")["w"][999] == 999
