@@ -11,34 +11,18 @@ from typing import Final
 
 import msgspec
 
-from tensorcast.controlplane.core.names import find_key, resolve_artifact, resolve_operation
+from tensorcast.controlplane.core.names import find_key, resolve_artifact
+from tensorcast.controlplane.core.rights import check_command
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.schema.api import ArtifactInfo, Browse, Execute, KeyInfo, Show
 from tensorcast.schema.api_access import AccessInfo
 from tensorcast.schema.authorization import (
     check_artifact,
-    check_everywhere,
     check_key,
-    check_namespace,
     may,
     may_any,
 )
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.commands import (
-    AcquireLease,
-    CancelOperation,
-    Command,
-    GrantAccess,
-    MoveKey,
-    PinArtifact,
-    RemoveArtifact,
-    RemoveKey,
-    RequestReplicas,
-    RequestVerification,
-    RetryOperation,
-    RevokeAccess,
-    UnpinArtifact,
-)
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import Key
 from tensorcast.schema.namespaces import Right, namespace_of
@@ -62,7 +46,7 @@ async def authorize(desk: Desk, verb: str, request: msgspec.Struct, user: str) -
     if not user:
         return
     if isinstance(request, Execute):
-        _check_command(desk.follower.view, user, request.command)
+        check_command(desk.follower.view, user, request.command)
     elif isinstance(request, Show) and verb in READS and desk.follower.view.namespaces:
         _check_show(await desk.view_after(request.after), user, request.what)
 
@@ -94,39 +78,3 @@ def _check_show(view: ClusterView, user: str, what: str) -> None:
     except (NotFound, InvalidArgument):
         return  # whoever answers says it
     check_artifact(view, user, artifact, Right.READ)
-
-
-def _check_command(view: ClusterView, user: str, command: Command) -> None:
-    """Names that stand for nothing are left to who decides the command."""
-    if not view.namespaces:
-        return
-    try:
-        _check(view, user, command)
-    except (NotFound, InvalidArgument):
-        return
-
-
-def _check(view: ClusterView, user: str, command: Command) -> None:
-    match command:
-        case MoveKey():
-            known = find_key(view, command.key)
-            check_key(view, user, command.key, Right.WRITE if known is None else Right.KEYS)
-            check_artifact(view, user, resolve_artifact(view, command.artifact), Right.READ)
-        case RemoveKey():
-            check_key(view, user, command.key, Right.KEYS)
-        case PinArtifact() | UnpinArtifact() | RequestVerification():
-            check_artifact(view, user, resolve_artifact(view, command.artifact), Right.WRITE)
-        case RemoveArtifact():
-            artifact = resolve_artifact(view, command.artifact)
-            check_everywhere(view, user, artifact, Right.WRITE)
-            for key in view.keys_by_artifact.get(artifact, ()):
-                check_key(view, user, key, Right.KEYS)
-        case RequestReplicas() | AcquireLease():
-            check_artifact(view, user, resolve_artifact(view, command.artifact), Right.READ)
-        case CancelOperation() | RetryOperation():
-            operation = view.operations[resolve_operation(view, command.operation)]
-            check_artifact(view, user, operation.work.artifact, Right.READ)
-        case GrantAccess() | RevokeAccess():
-            check_namespace(view, user, command.namespace, Right.GRANT)
-        case _:
-            pass

@@ -19,10 +19,12 @@ from tensorcast.controlplane.core.broadcast import LABELS
 from tensorcast.controlplane.core.plans.runner import Decision, abandon, next_due, react
 from tensorcast.controlplane.core.plans.waits import Listening, is_wanted, listening
 from tensorcast.controlplane.core.plans.wakes import wakes
+from tensorcast.controlplane.core.rights import check_command
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower, Subscription
 from tensorcast.log.identity import now
 from tensorcast.log.port import NoRoom, Stored
+from tensorcast.schema.access import user_of
 from tensorcast.schema.aggregates.plan import Plan
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import decode
@@ -152,6 +154,10 @@ class Runner:
         self.wake((name,))
 
     async def _carry_out(self, plan: PlanId, decision: Decision) -> None:
+        """Raises PermissionDenied for what who submitted the plan may not do."""
+        user = user_of(self._follower.view.plans[plan].actor)
+        for command in decision.commands:
+            check_command(self._follower.view, user, command)
         cause = await self._event_at(decision.because)
         await execute(self._writer, self._follower, decision.commands, actor=plan, cause=cause)
 
