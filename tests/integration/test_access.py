@@ -62,9 +62,10 @@ async def test_a_socket_gives_and_takes_what_the_rules_allow(stack: Stack):
         assert client.put(other, key="mine").id
         seq = await tell(stack, NamespaceGranted(namespace=TEAM, who=ME, rights=(Right.WRITE,)))
         client._inner.position.advance(seq)
-        assert client.put(other, key="team/c@1").id
+        assert client.get("mine")["w"][0] == 1  # the mover has seen the rule
+        known = client.put(other, key="team/c@1").id
         with pytest.raises(PermissionDenied, match="move keys of"):
-            client.put({"w": torch.zeros(10)}, key="team/c@1", expect="team/c@1")
+            client.put({"w": torch.zeros(10)}, key="team/c@1", expect=known)
         seq = await tell(
             stack,
             NamespaceRevoked(namespace=TEAM, who="bob", rights=(Right.READ,)),
