@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cluster import TCCTL
 from tensorcast.deploy.home import Layout, load_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.failover]
@@ -35,7 +35,7 @@ def home() -> Iterator[Path]:
 def tcctl(home: Path, *arguments: str, check: bool = True) -> str:
     environ = {**os.environ, "XDG_CONFIG_HOME": str(home.parent / "config")}
     done = subprocess.run(
-        [sys.executable, "-m", "tensorcast.cli.main", *arguments],
+        [TCCTL, *arguments],
         capture_output=True,
         text=True,
         check=False,
