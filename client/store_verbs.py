@@ -6,11 +6,19 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tensorcast.schema.api_store import DeadPage, DeadQuery, RetryDead
+from tensorcast.schema.api_store import (
+    DeadPage,
+    DeadQuery,
+    JobInfo,
+    JobsQuery,
+    RetryDead,
+    StartJob,
+)
 from tensorcast.schema.ids import Seq
 
 T = TypeVar("T")
 RETRY_S = 90.0
+START_S = 60.0
 
 
 class _Asks(Protocol):
@@ -37,3 +45,13 @@ class StoreVerbs:
     async def retry_dead_letters(self: _Asks) -> DeadPage:
         """Has all of them tried again; what still waits. Raises Unavailable."""
         return await self.ask_once("store.retry", RetryDead(), DeadPage, timeout=RETRY_S)
+
+    async def jobs(self: _Asks) -> tuple[JobInfo, ...]:
+        """How far the long works on the store are, and how the last ones ended."""
+        return await self.ask("audit.jobs", JobsQuery(), tuple[JobInfo, ...])
+
+    async def start_job(self: _Asks, name: str) -> tuple[JobInfo, ...]:
+        """Has a work begun: `rebuild` makes the read models anew beside the live ones, and swaps
+        them in. Raises Conflict when one of its name is at work."""
+        request = StartJob(name=name)
+        return await self.ask_once("store.start", request, tuple[JobInfo, ...], timeout=START_S)

@@ -88,6 +88,8 @@ class Queries(Facade[ControlPlane]):
     holders = waited(ControlPlane.holders)
     dead_letters = waited(ControlPlane.dead_letters)
     retry_dead_letters = waited(ControlPlane.retry_dead_letters)
+    jobs = waited(ControlPlane.jobs)
+    start_job = waited(ControlPlane.start_job)
 
 
 class Artifact(Facade[AsyncArtifact]):

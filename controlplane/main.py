@@ -40,6 +40,7 @@ from tensorcast.controlplane.services.signer import HeadFile, run_signer
 from tensorcast.controlplane.services.snapshots import run_snapshots
 from tensorcast.controlplane.services.timers import run_timers
 from tensorcast.controlplane.services.verifiers import Verifiers
+from tensorcast.controlplane.services.workers import Workers
 from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import migrate
@@ -192,6 +193,7 @@ def _make_proofs(
         log=log,
         engine=engine,
         verifiers=verifiers,
+        workers=Workers(settings.postgres_url or NOWHERE),
         heads=JetStreamHeads(log.connection, settings.cluster),
         head_file=file,
         key=public_key_of(file.load_key()) if file else None,

@@ -51,3 +51,28 @@ class DeadPage(_Message, frozen=True, kw_only=True):
 
     letters: tuple[DeadLetter, ...]
     total: int
+
+
+class JobsQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.jobs`: the long works on the store. Answer: a list of `JobInfo`."""
+
+
+class StartJob(_Message, frozen=True, kw_only=True):
+    """Verb `store.start`: have the read models made anew beside the live ones (`name` `rebuild`).
+    Answer: a list of `JobInfo`, once it has begun."""
+
+    name: str
+
+
+class JobInfo(_Message, frozen=True, kw_only=True):
+    """How far a work is, or how it ended: `problem` is None when it ended well. One that has said
+    nothing for `silent_s` seconds was cut off, unless it has ended."""
+
+    name: str
+    phase: str
+    done: int
+    total: int
+    problem: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    silent_s: float

@@ -6,8 +6,8 @@ maps are persistent (a changed copy shares all the rest), so a view can be kept 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NewType
+from collections.abc import Iterable, Mapping
+from typing import NewType, Protocol
 
 import msgspec
 from immutables import Map
@@ -265,7 +265,34 @@ def _indexes(view: ClusterView) -> dict[str, object]:
     }
 
 
-def evolve(view: ClusterView, recorded: Recorded, event: Event) -> State:
+class States(Protocol):
+    """The states of all aggregates: a view has them, and whoever folds without one."""
+
+    @property
+    def artifacts(self) -> Mapping[ArtifactId, Artifact]: ...
+    @property
+    def keys(self) -> Mapping[Key, KeyState]: ...
+    @property
+    def replicas(self) -> Mapping[ReplicaId, Replica]: ...
+    @property
+    def operations(self) -> Mapping[OperationId, Operation]: ...
+    @property
+    def nodes(self) -> Mapping[NodeId, Node]: ...
+    @property
+    def leases(self) -> Mapping[LeaseId, Lease]: ...
+    @property
+    def engines(self) -> Mapping[EngineId, Engine]: ...
+    @property
+    def signals(self) -> Mapping[Topic, SignalTopic]: ...
+    @property
+    def plans(self) -> Mapping[PlanId, Plan]: ...
+    @property
+    def namespaces(self) -> Mapping[Namespace, NamespaceRules]: ...
+    @property
+    def policies(self) -> Mapping[str, PolicyState]: ...
+
+
+def evolve(view: States, recorded: Recorded, event: Event) -> State:
     """The new state of the aggregate that `event` belongs to. Raises Rejected."""
     if isinstance(event, ArtifactEvent):
         return artifact.evolve(view.artifacts.get(event.artifact), recorded, event)

@@ -89,7 +89,8 @@ async def measure(arguments: argparse.Namespace) -> list[measures.Line]:
         if set(arguments.only) - {"rebuild"}:
             await both(rig, arguments, report)
         if "rebuild" in arguments.only:
-            report({**await rebuild.measure(rig, arguments.history), "turn": 1})
+            for line in await rebuild.measure(rig, arguments.history):
+                report({**line, "turn": 1})
     return report.lines
 
 

@@ -35,6 +35,8 @@ GOALS = (
     Goal("moves", "rate", "keys moved through the API, 64 in flight", 500, "moves/s", True),
     Goal("resolves", "p99_us", "a key resolved in a process's own view, p99", 100, "µs", False),
     Goal("rebuild", "rate", "read models made anew", 30_000, "events/s", True),
+    Goal("rebuild beside", "rate", "the same beside the live ones, and swapped", 30_000,
+         "events/s", True),
 )  # fmt: skip
 
 

@@ -14,6 +14,10 @@ from tensorcast.cli.output import Answer, Fields, Note, Result
 from tensorcast.cli.session import session_of
 from tensorcast.cli.units import format_size
 
+WITHOUT_BYTES = (
+    "The bytes of artifacts are not in it: those in an object store are found again after a"
+    " restore, those on disks and in memory of nodes stay with the nodes."
+)
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the backup.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where the cluster keeps its data.")]
@@ -44,7 +48,7 @@ def backup(call: typer.Context, folder: Folder, data_dir: DataDir = None) -> Res
         folder=str(folder),
         home=str(home),
     )
-    return Answer(data=info, blocks=lambda: (_describe(info),))
+    return Answer(data=info, blocks=lambda: (_describe(info), Note(WITHOUT_BYTES)))
 
 
 @app.command()

@@ -61,7 +61,7 @@ from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, View
 from tensorcast.schema.api_past import DiffQuery, MomentQuery, WhyQuery
 from tensorcast.schema.api_policies import ChangePolicy, PolicyQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
-from tensorcast.schema.api_store import DeadQuery, RetryDead
+from tensorcast.schema.api_store import DeadQuery, JobsQuery, RetryDead, StartJob
 from tensorcast.schema.errors import (
     ErrorBody,
     InvalidArgument,
@@ -118,6 +118,8 @@ ROUTES = {
     "log.import": _route(ImportEvents, api_audit.import_events),
     "audit.rows": _route(RowsQuery, api_audit.show_rows),
     "audit.dead": _route(DeadQuery, api_store.list_dead),
+    "audit.jobs": _route(JobsQuery, api_store.show_jobs),
+    "store.start": _route(StartJob, api_store.start_job),
     "store.retry": _route(RetryDead, api_store.retry_dead),
     "blocks.stats": _route(Ask, api_blocks.block_stats),
     "blocks.spaces": _route(Ask, api_blocks.block_spaces),

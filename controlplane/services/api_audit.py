@@ -17,6 +17,7 @@ from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
 from tensorcast.controlplane.services.api_history import SEEN_S_MAX
 from tensorcast.controlplane.services.signer import HeadFile
 from tensorcast.controlplane.services.verifiers import Verifiers
+from tensorcast.controlplane.services.workers import Workers
 from tensorcast.controlplane.store import extent
 from tensorcast.controlplane.store.engine import connecting
 from tensorcast.log.port import APPEND_EVENTS_MAX
@@ -63,18 +64,21 @@ class RawLog(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Proofs:
-    """What proofs are made of: the log, the tables, the verifiers, and the heads. `key` is the
-    public key of this control plane; it and `head_file` are None where no heads are signed."""
+    """What proofs are made of: the log, the tables, the verifiers, the workers, and the heads.
+    `key` is the public key of this control plane; it and `head_file` are None where no heads are
+    signed."""
 
     log: RawLog
     engine: AsyncEngine
     verifiers: Verifiers
+    workers: Workers
     heads: Heads
     head_file: HeadFile | None
     key: str | None
 
 
-def _proofs(desk: Desk) -> Proofs:
+def require_proofs(desk: Desk) -> Proofs:
+    """What proofs are made of. Raises Unavailable when this control plane has none."""
     if desk.proofs is None:
         raise Unavailable("This control plane has no history.", hint="Ask one with Postgres.")
     return desk.proofs
@@ -82,7 +86,7 @@ def _proofs(desk: Desk) -> Proofs:
 
 async def show_extent(desk: Desk, request: ExtentQuery) -> Extent:
     """How far the history goes; for a moment it is waited for what the live view has shown."""
-    proofs = _proofs(desk)
+    proofs = require_proofs(desk)
     await desk.history.wait_committed(request.after, AFTER_S_MAX)
     with suppress(Timeout):
         await desk.history.wait_committed(desk.follower.view.at, SEEN_S_MAX)
@@ -99,7 +103,7 @@ async def verify_span(desk: Desk, request: VerifySpan) -> SpanInfo:
             f"A span of {events} events cannot be verified at once.",
             hint=f"Ask for 1 to {SPAN_EVENTS_MAX}.",
         )
-    return await _proofs(desk).verifiers.verify(request)
+    return await require_proofs(desk).verifiers.verify(request)
 
 
 async def show_hashes(desk: Desk, request: HashQuery) -> tuple[str | None, ...]:
@@ -108,13 +112,13 @@ async def show_hashes(desk: Desk, request: HashQuery) -> tuple[str | None, ...]:
         raise InvalidArgument(
             f"{len(request.seqs)} hashes are too many.", hint=f"Ask for {HASHES_MAX} at most."
         )
-    async with connecting(_proofs(desk).engine) as connection:
+    async with connecting(require_proofs(desk).engine) as connection:
         return await extent.read_hashes(connection, request)
 
 
 async def show_heads(desk: Desk, request: HeadsQuery) -> HeadsPage:
     """The next signed heads."""
-    proofs = _proofs(desk)
+    proofs = require_proofs(desk)
     if request.source not in ("log", "file") or request.after < 0:
         raise InvalidArgument("Heads are in the log or in the file.", hint="Say `log` or `file`.")
     if request.source == "log":
@@ -128,7 +132,7 @@ async def import_events(desk: Desk, request: ImportEvents) -> Imported:
     """Appends events of another cluster of this name, in order, while the gate is closed: the first
     ones close it, the last ones open it. Safe to repeat until then, from event 1 on too. Raises
     Conflict for a log that has other events, Corrupt for what is no event."""
-    proofs = _proofs(desk)
+    proofs = require_proofs(desk)
     if not 1 <= len(request.events) <= APPEND_EVENTS_MAX or request.first < 1:
         raise InvalidArgument(
             f"{len(request.events)} events cannot be brought in at once.",
@@ -167,5 +171,5 @@ def _check_events(cluster: str, request: ImportEvents) -> None:
 
 async def show_rows(desk: Desk, request: RowsQuery) -> RowsPage:
     """The next events as they were published."""
-    async with connecting(_proofs(desk).engine) as connection:
+    async with connecting(require_proofs(desk).engine) as connection:
         return await extent.read_rows(connection, request)

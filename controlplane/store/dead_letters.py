@@ -77,7 +77,7 @@ def take_recorded(
     """The view after an event, and its letter when it is parked. Pure."""
     before, seq = view.skipped, stored.seq
     if seq in refused:
-        name = _name_of(stored, recorded)
+        name = name_of(stored, recorded)
         is_behind = name in view.parked
         after = park(view, seq, name, refused[seq])
         fault = Fault.FOLLOWS if is_behind else Fault.POSTGRES
@@ -89,12 +89,13 @@ def take_recorded(
     after = project(view, recorded)
     if after.skipped == before:
         return after, None
-    name = _name_of(stored, recorded)
+    name = name_of(stored, recorded)
     fault = Fault.FOLLOWS if after.parked[name].first != seq else Fault.FOLD
     return after, _letter(after, name, seq, recorded, fault)
 
 
-def _name_of(stored: Stored, recorded: Recorded) -> str:
+def name_of(stored: Stored, recorded: Recorded) -> str:
+    """The id under which the thing that an event is about is parked."""
     if isinstance(recorded.event, UnknownEvent):
         return subject_id(stored.subject)
     return parked_id(*aggregate_of(recorded.event))

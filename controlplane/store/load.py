@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -16,11 +15,17 @@ from tensorcast.controlplane.store.dead_letters import (
     letter_row,
     load_parked,
     load_refused,
-    take_recorded,
 )
-from tensorcast.controlplane.store.rows import STATE_TYPES, read_event
+from tensorcast.controlplane.store.gathering import Gathering, gather
+from tensorcast.controlplane.store.rows import STATE_TYPES
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, dead_letters, events
-from tensorcast.controlplane.store.write import CURSOR, Position, replace_states, write_letters
+from tensorcast.controlplane.store.write import (
+    CURSOR,
+    Position,
+    driver_of,
+    replace_states,
+    write_letters,
+)
 from tensorcast.log.folding import take
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, State, assemble
@@ -52,12 +57,14 @@ async def _read_view(connection: AsyncConnection, position: Position) -> Cluster
             states += map(decoder.decode, chunk)
     states += (await load_parked(connection, position.log_epoch)).values()
     if position.fold is None:
-        await _name_fold(connection)
+        await name_fold(connection)
     await connection.commit()
     return assemble(states, at=position.seq)
 
 
-async def _name_fold(connection: AsyncConnection) -> None:
+async def name_fold(connection: AsyncConnection) -> None:
+    """Notes that the read models follow from this release's fold, inside the caller's
+    transaction."""
     await connection.execute(
         update(cursors).where(cursors.c.name == CURSOR).values(fold=fold_name())
     )
@@ -65,19 +72,14 @@ async def _name_fold(connection: AsyncConnection) -> None:
 
 async def rebuild(connection: AsyncConnection, position: Position) -> ClusterView:
     """Makes the read models anew from the history, in one transaction; returns the view."""
-    view, letters = ClusterView(), list[Letter]()
     await connection.rollback()
     async with connection.begin():
-        refused = await load_refused(connection, position.log_epoch)
-        async for batch in read_history(connection, position.log_epoch, to_seq=position.seq):
-            for stored in batch:
-                recorded = read_event(stored, datetime.min)
-                view, letter = take_recorded(view, stored, recorded, refused)
-                letters += [letter] if letter is not None else []
-        await replace_states(connection, all_states(view))
-        await replace_letters(connection, position.log_epoch, letters)
-        await _name_fold(connection)
-    return view
+        gathering = Gathering(await load_refused(connection, position.log_epoch))
+        await gather(await driver_of(connection), gathering, position.log_epoch, position.seq)
+        await replace_states(connection, gathering.states())
+        await replace_letters(connection, position.log_epoch, gathering.letters)
+        await name_fold(connection)
+    return gathering.view()
 
 
 async def replace_letters(

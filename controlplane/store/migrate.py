@@ -13,8 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tensorcast.controlplane.store.engine import connecting, make_engine
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 
-HEAD: Final = "0013"
+HEAD: Final = "0014"
 """The last migration of this release."""
+FOLD_NAMED: Final = "0010"
+"""From this one on the database says which fold its read models follow from."""
 SCRIPTS: Final = "tensorcast:migrations"
 LOCK: Final = 0x7463_6D69_6772  # any number that no other program uses in this database
 _PAUSE_S: Final = 0.25
@@ -89,6 +91,8 @@ def run(connection: Connection, *, target: str) -> None:
     config.attributes["connection"] = connection
     current = read_revision(connection) or ""
     if target == "base" or target < current:
+        if current >= FOLD_NAMED:  # what a step drops is made anew after the way up
+            connection.execute(text("UPDATE cursors SET fold = NULL"))
         command.downgrade(config, target)
     else:
         command.upgrade(config, target)

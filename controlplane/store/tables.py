@@ -110,6 +110,21 @@ dead_letters: Final = Table(
 `kv`; `wanted_at` is when somebody asked to try again."""
 
 
+store_jobs: Final = Table(
+    "store_jobs",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("phase", Text, nullable=False),
+    Column("done", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+    Column("problem", Text),
+    Column("started_at", Moment, nullable=False, server_default=text("now()")),
+    Column("told_at", Moment, nullable=False, server_default=text("now()")),
+    Column("ended_at", Moment),
+)
+"""What each long work on the store told of itself last."""
+
+
 def _read_model(name: str, *columns: Column[object]) -> Table:
     return Table(
         name,

@@ -185,16 +185,16 @@ async def _merge(
     conflict = _on_conflict(table, on_conflict)
     if len(rows) <= _DIRECT_ROWS_MAX:
         values = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
-        insertion = f"INSERT INTO {table.name} ({names}) VALUES ({values}) {conflict}"
+        insertion = f"INSERT INTO {table.fullname} ({names}) VALUES ({values}) {conflict}"
         await driver.executemany(insertion, rows)
         return
-    stage = f"staged_{table.name}"
+    stage, like = f"staged_{table.name}", f"LIKE {table.fullname}"
     await connection.execute(
-        text(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
+        text(f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({like}) ON COMMIT DELETE ROWS")
     )
     await driver.copy_records_to_table(stage, schema_name="pg_temp", columns=columns, records=rows)
     await driver.execute(
-        f"INSERT INTO {table.name} ({names}) SELECT {names} FROM pg_temp.{stage} {conflict}"
+        f"INSERT INTO {table.fullname} ({names}) SELECT {names} FROM pg_temp.{stage} {conflict}"
     )
 
 

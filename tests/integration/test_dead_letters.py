@@ -61,6 +61,7 @@ async def rebuilt(engine) -> ClusterView:
         return await rebuild(connection, await load_position(connection))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_what_postgres_refuses_is_parked_and_taken_after_a_mend(database, engine, seed):
     """For any history and any moments: with a constraint that refuses some states the rest goes on;
@@ -72,7 +73,7 @@ async def test_what_postgres_refuses_is_parked_and_taken_after_a_mend(database, 
     await grow(log, seed, chance.randrange(50, 200))
     async with persisting(log, database) as progress:
         await committed(progress, await log.last_seq())
-        await grow(log, seed + 50, 300)
+        await grow(log, seed + 50, 150)
         await committed(progress, await log.last_seq())
         parked = await letters_of(engine)
         assert any(fault == "postgres" for _, fault in parked)
@@ -131,6 +132,7 @@ async def test_read_models_of_another_fold_are_made_anew(database, engine):
     assert await stored_view(engine) == await folded(log)
 
 
+@pytest.mark.slow
 async def test_a_cluster_goes_on_and_says_what_stands_still(tmp_path, nats_server, postgres_url):
     plane = ControlPlane(tmp_path, nats_server.url, postgres_url)
     await plane.start()
@@ -150,5 +152,12 @@ async def test_a_cluster_goes_on_and_says_what_stands_still(tmp_path, nats_serve
                 status = await client.api.status()
                 assert any("node/n1 stands still" in one for one in status.problems)
                 assert (await client.api.retry_dead_letters()).total == 1
+                [job] = await client.api.start_job("rebuild")
+                while job.ended_at is None:
+                    await asyncio.sleep(0.05)
+                    [job] = await client.api.jobs()
+                assert (job.phase, job.problem) == ("done", None)
+                assert job.done >= page.letters[0].seq
+                assert (await client.api.dead_letters()).letters[0].seq == last + 1
     finally:
         plane.end()

@@ -1,34 +1,18 @@
 from __future__ import annotations
 
-import functools
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from histories import Dice
 from samples import BEGIN
+from stored_histories import EVENTS, history
 from tensorcast.controlplane.store.dead_letters import Fault, take_recorded
 from tensorcast.controlplane.store.rows import find_state, read_event
 from tensorcast.log.folding import take
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, release
-from tensorcast.schema.codec import encode
 from tensorcast.schema.events import aggregate_of
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.parking import parked_id, split_id
-from tensorcast.schema.subjects import subject_of
-
-EVENTS = 300
-
-
-@functools.cache
-def history(seed: int) -> tuple[Stored, ...]:
-    dice, view, log = Dice(seed), ClusterView(), list[Stored]()
-    while len(log) < EVENTS:
-        for one in dice.drafts(view):
-            log.append(Stored(Seq(len(log) + 1), subject_of("c", one.event), encode(one)))
-            view, _ = take(view, log[-1])
-    return tuple(log)
 
 
 def fold(view, log, refused=()):
