@@ -19,6 +19,7 @@ from tensorcast.schema.api_audit import (
     RowsQuery,
     SpanInfo,
     VerifySpan,
+    unpack,
 )
 from tensorcast.schema.ids import Seq
 
@@ -79,4 +80,13 @@ class AuditVerbs:
     async def rows(self: _Asks, log_epoch: int, after: Seq, last: Seq) -> RowsPage:
         """The next events after `after` as they were published."""
         request = RowsQuery(log_epoch=log_epoch, after=after, last=last)
-        return await self.ask_once("audit.rows", request, RowsPage, timeout=WORK_S)
+        page = await self.ask_once("audit.rows", request, RowsPage, timeout=WORK_S)
+        if not any(one.packed for one in page.events):
+            return page
+        events = tuple(
+            msgspec.structs.replace(one, payload=unpack(one.packed), packed=b"")
+            if one.packed
+            else one
+            for one in page.events
+        )
+        return msgspec.structs.replace(page, events=events)

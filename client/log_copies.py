@@ -20,6 +20,7 @@ from tensorcast.client.log_files import (
 )
 from tensorcast.client.proofs import SOURCES, Anchor, Count, choose, prove
 from tensorcast.schema.api_audit import (
+    PLAIN_BYTES_MAX,
     BadEvent,
     Extent,
     Imported,
@@ -29,6 +30,7 @@ from tensorcast.schema.api_audit import (
     RowsPage,
     SpanInfo,
     VerifyInfo,
+    pack,
 )
 from tensorcast.schema.chain import chain_event
 from tensorcast.schema.codec import decode
@@ -277,10 +279,18 @@ async def import_log(target: Target, path: Path, count: Count) -> Copied:
         events = islice(reader.events(), info.events)  # those that were verified
         for batch in in_batches(events, IMPORT_EVENTS, IMPORT_BYTES):
             done += len(batch)
+            is_packed = any(len(one.payload) > PLAIN_BYTES_MAX for one in batch)
             request = ImportEvents(
                 first=batch[0].seq,
-                events=tuple((published_subject(about.cluster, one), one.payload) for one in batch),
+                events=tuple(
+                    (
+                        published_subject(about.cluster, one),
+                        pack(one.payload) if is_packed else one.payload,
+                    )
+                    for one in batch
+                ),
                 total=info.events,
+                is_packed=is_packed,
             )
             await target.bring_in(request)
             count(done, info.events)

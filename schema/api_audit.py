@@ -3,8 +3,12 @@ answers. Hashes are hexadecimal."""
 
 from __future__ import annotations
 
+import zlib
+
 import msgspec
 
+from tensorcast.schema.codec import EVENT_BYTES_MAX
+from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import Seq
 
 SPAN_EVENTS_MAX = 200_000
@@ -13,6 +17,8 @@ HASHES_MAX = 1000
 HEADS_MAX = 1000
 ROWS_MAX = 5000
 ROWS_BYTES_MAX = 3 << 20
+PLAIN_BYTES_MAX = 4 << 20
+"""A larger event travels deflated: in JSON bytes take a third more, and messages are limited."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +105,15 @@ class RowsQuery(_Message, frozen=True, kw_only=True):
 
 
 class RawEvent(_Message, frozen=True, kw_only=True):
-    """One event: its place, its exact bytes and its hash in the chain."""
+    """One event: its place, its exact bytes and its hash in the chain. On the way of a large one
+    `payload` is empty, and `packed` has it."""
 
     log_epoch: int
     seq: Seq
     subject: str
     payload: bytes
     hash: str
+    packed: bytes = b""
 
 
 class RowsPage(_Message, frozen=True, kw_only=True):
@@ -118,11 +126,13 @@ class RowsPage(_Message, frozen=True, kw_only=True):
 class ImportEvents(_Message, frozen=True, kw_only=True):
     """Verb `log.import` (those of `audit` only read): append these events (subject and bytes), the
     first one at position `first`. From 1 on, into a log that has none; nobody else may write until
-    there are `total`. Answer: `Imported`, with the position of the last one."""
+    there are `total`. With `is_packed` the bytes are packed. Answer: `Imported`, with the position
+    of the last one."""
 
     first: Seq
     events: tuple[tuple[str, bytes], ...]
     total: int
+    is_packed: bool = False
 
 
 class Imported(_Message, frozen=True, kw_only=True):
@@ -138,3 +148,21 @@ class VerifyInfo(_Message, frozen=True, kw_only=True):
     head: str
     first_bad: BadEvent | None = None
     anchors: int = 0
+
+
+def pack(payload: bytes) -> bytes:
+    """The bytes of an event for the way."""
+    return zlib.compress(payload, 1)
+
+
+def unpack(packed: bytes) -> bytes:
+    """The bytes of an event after the way. Raises Corrupt for what `pack` does not make, or what no
+    event is as long as."""
+    inflating = zlib.decompressobj()
+    try:
+        payload = inflating.decompress(packed, 2 * EVENT_BYTES_MAX)
+    except zlib.error as error:
+        raise Corrupt(f"An event cannot be unpacked: {error}.") from error
+    if not inflating.eof or inflating.unconsumed_tail:
+        raise Corrupt("An event that came packed is cut off, or longer than any can be.")
+    return payload

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
@@ -36,6 +37,7 @@ from tensorcast.schema.api_audit import (
     RowsQuery,
     SpanInfo,
     VerifySpan,
+    unpack,
 )
 from tensorcast.schema.codec import decode
 from tensorcast.schema.errors import Conflict, InvalidArgument, Timeout, Unavailable
@@ -138,6 +140,9 @@ async def import_events(desk: Desk, request: ImportEvents) -> Imported:
             f"{len(request.events)} events cannot be brought in at once.",
             hint=f"Give 1 to {APPEND_EVENTS_MAX}, from position 1 on.",
         )
+    if request.is_packed:
+        events = tuple((subject, unpack(packed)) for subject, packed in request.events)
+        request = msgspec.structs.replace(request, events=events, is_packed=False)
     _check_events(desk.cluster, request)
     if desk.gate.is_open:
         if last := await proofs.log.last_seq():

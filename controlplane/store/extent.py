@@ -11,6 +11,7 @@ from tensorcast.controlplane.store.chain import find_hash
 from tensorcast.controlplane.store.verification import load_hashes
 from tensorcast.controlplane.store.write import CURSOR
 from tensorcast.schema.api_audit import (
+    PLAIN_BYTES_MAX,
     ROWS_BYTES_MAX,
     ROWS_MAX,
     HashQuery,
@@ -19,6 +20,7 @@ from tensorcast.schema.api_audit import (
     RowsPage,
     RowsQuery,
     VerifySpan,
+    pack,
 )
 from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.ids import Seq
@@ -92,7 +94,8 @@ async def read_rows(connection: AsyncConnection, query: RowsQuery) -> RowsPage:
             log_epoch=query.log_epoch,
             seq=Seq(row.seq),
             subject=row.subject,
-            payload=row.payload,
+            payload=b"" if len(row.payload) > PLAIN_BYTES_MAX else row.payload,
+            packed=pack(row.payload) if len(row.payload) > PLAIN_BYTES_MAX else b"",
             hash=hashes[size * (row.seq - first) : size * (row.seq - first + 1)],
         )
         for row in rows

@@ -8,10 +8,12 @@ import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
 from conformance.log import cordoned, draft
+from samples import artifact_id, manifest
 from stores import committed, database, engine, persisting, until
 from tensorcast.client.proofs import Anchor, prove
 from tensorcast.controlplane.services.progress import ChainHead, Progress
@@ -23,7 +25,8 @@ from tensorcast.controlplane.store.migrate import migrate, run
 from tensorcast.controlplane.store.verification import verify_span
 from tensorcast.log.memory import MemoryLog
 from tensorcast.log.port import Stored
-from tensorcast.schema.api_audit import Extent, HashQuery, VerifySpan
+from tensorcast.schema.api_audit import Extent, HashQuery, RowsQuery, VerifySpan, unpack
+from tensorcast.schema.events import ArtifactSealed
 from tensorcast.schema.heads import public_key_of
 from tensorcast.schema.ids import Seq
 
@@ -352,3 +355,22 @@ async def test_the_last_head_is_signed_at_the_end(tmp_path):
         assert stream.kept == []
     assert len(stream.kept) == len(HeadFile(tmp_path).read(0, 10)) == 1
     assert (tmp_path / "heads.key").stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_largest_event_is_copied_too(database, engine):
+    """In JSON its bytes would be more than a message carries."""
+    log = MemoryLog()
+    sealed = ArtifactSealed(
+        artifact=artifact_id("a"),
+        kind="weights",
+        manifest=manifest(),
+        labels={"long": "0123456789abcdef" * (390 << 10)},
+    )
+    await log.append([draft(sealed)])
+    async with persisting(log, database) as progress:
+        await committed(progress, 1)
+    query = RowsQuery(log_epoch=1, after=Seq(0), last=Seq(1))
+    async with engine.connect() as connection:
+        page = await extent.read_rows(connection, query)
+    assert len(msgspec.json.encode(page)) < 8 << 20
+    assert [unpack(one.packed) for one in page.events] == [log._stored[0].payload]
