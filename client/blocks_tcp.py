@@ -48,6 +48,9 @@ STALL_S: Final = 10.0
 IDLE_MAX: Final = 4
 QUARANTINE_S: Final = 0.5
 QUARANTINE_S_MAX: Final = 30.0
+QUARANTINE_SHARE: Final = 2.0
+"""A node that was silent is left alone at least so many times as long as was waited for it: what
+waits behind one another must not wait for it one after the other."""
 PIECE_BYTES: Final = 512 << 10
 BUFFERS_MAX: Final = 64
 """So many blocks are received with one call, but not more bytes than PIECE_BYTES unless one is
@@ -301,6 +304,7 @@ class BlockPeers:
         long it may be silent, if not `stall_s`. Raises Unavailable, Timeout, Corrupt,
         PermissionDenied, and what `work` raises."""
         limit_s = self.stall_s if patience_s is None else patience_s
+        began_s = time.monotonic()
         peer = self._take_idle(address)
         try:
             if peer is not None:
@@ -309,7 +313,7 @@ class BlockPeers:
                     return self._try(address, peer, work)
             return self._try(address, self._connect(address, limit_s), work)
         except (Unavailable, Timeout, Corrupt, PermissionDenied):
-            self._rest(address)
+            self._rest(address, min(limit_s, time.monotonic() - began_s))
             raise
 
     def _take_idle(self, address: str) -> BlockPeer | None:
@@ -343,10 +347,11 @@ class BlockPeers:
             for peer in peers:
                 peer.close()
 
-    def _rest(self, address: str) -> None:
+    def _rest(self, address: str, silent_s: float = 0.0) -> None:
         with self._lock:
             _, last = self._resting.get(address, (0.0, 0.0))
-            pause = min(QUARANTINE_S_MAX, 2 * last or QUARANTINE_S)
+            pause = max(2 * last or QUARANTINE_S, QUARANTINE_SHARE * silent_s)
+            pause = min(QUARANTINE_S_MAX, pause)
             self._resting[address] = (time.monotonic() + pause, pause)
 
     def _connect(self, address: str, limit_s: float) -> BlockPeer:

@@ -147,7 +147,7 @@ def test_ranks_on_two_machines_bring_what_they_need_and_no_more(
 ):
     """Of 20 MiB in chunks of 1 MiB a tensor-parallel rank needs all that hold half a matrix. With
     stages nothing is generated: this vLLM's runner for CPUs breaks off in the hand-over between
-    them (`sync_and_gather_intermediate_tensors`)."""
+    them (`sync_and_gather_intermediate_tensors`), without TensorCast too."""
     both = (parallel, "2", "--master-port", str(free_port()))
     machines = [launch_machine(cluster, bare, tmp_path, both, rank) for rank in (0, 1)]
     try:

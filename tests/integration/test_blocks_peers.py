@@ -132,6 +132,16 @@ def test_a_silent_node_is_waited_for_once(nodes: list[BlockNode], monkeypatch):
         assert client.peers.is_resting(here.map.addresses["n2"])
 
 
+def test_a_node_that_was_silent_rests_longer_than_it_was_waited_for(nodes: list[BlockNode]):
+    peers = nodes[0].connect().peers
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Timeout):
+            peers.use(address, lambda peer: peer.fetch(keys_for([1]), bytearray), patience_s=0.4)
+    _, pause_s = peers._resting[address]
+    assert pause_s >= 0.8
+
+
 def test_a_block_that_is_damaged_on_the_way_is_fetched_from_another(nodes: list[BlockNode]):
     here, there, far = nodes
     put(there, range(10))
