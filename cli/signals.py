@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -76,6 +76,18 @@ def table_readers(found: Sequence[Reader]) -> Table:
         ],
         right=frozenset({"done to", "waiting", "not acknowledged", "again"}),
         empty="No durable readers. `tcctl signal tail --durable` makes one.",
+    )
+
+
+def table_shapes(found: Mapping[str, object], given: frozenset[str]) -> Table:
+    """One shape a line."""
+    return Table(
+        titles=("topics", "by", "shape"),
+        rows=[
+            (pattern, "user" if pattern in given else "system", shorten_data(shape))
+            for pattern, shape in found.items()
+        ],
+        fold=frozenset({"shape"}),
     )
 
 

@@ -40,19 +40,10 @@ from tensorcast.client.past import AsyncPastCalls
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
-from tensorcast.client.signals import (
-    ACK_S,
-    NEW,
-    AsyncSignals,
-    Reader,
-    Start,
-    forget_reader,
-    list_readers,
-)
+from tensorcast.client.signal_calls import AsyncSignalCalls
 from tensorcast.client.socket import MoverSockets
 from tensorcast.client.tickets import Tickets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
-from tensorcast.schema.api_signals import Emitted
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
 from tensorcast.schema.tensors import Index, TensorSpec
@@ -81,7 +72,9 @@ def connect_async(
     return AsyncClient(resolve_context(context, node, os.environ), timeout=timeout)
 
 
-class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastCalls):
+class AsyncClient(
+    AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastCalls, AsyncSignalCalls
+):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""
 
@@ -394,45 +387,6 @@ class AsyncClient(AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastC
         """Keeps replicas (on `node`, or all) from eviction during `async with`. The lease is
         renewed in the background; when the process dies it expires after `ttl` seconds."""
         return AsyncLease(self.api, what, ttl_s=ttl, node=node, holder=self.actor)
-
-    # ---- signals -------------------------------------------------------------------------------
-
-    async def emit(self, topic: str, data: Mapping[str, object] | None = None) -> Emitted:
-        """Emits a signal on a topic (`weights.published`); it is in the log when this returns.
-
-        `data` is a mapping that JSON can hold, of 64 KiB at most. Raises InvalidArgument,
-        OutOfCapacity when there are too many topics, Unavailable, Timeout; after these two it may
-        have been emitted all the same.
-        """
-        return await self.api.emit(topic, data)
-
-    def signals(
-        self,
-        pattern: str,
-        *,
-        durable: str | None = None,
-        start: Start = NEW,
-        ack_within: float = ACK_S,
-    ) -> AsyncSignals:
-        """Reads the signals whose topics a pattern chooses (`weights.*`, `engine.>`), in the order
-        of the log: `async for signal in client.signals(...)`. It takes its place at the first of
-        `open`, `async with` and the loop.
-
-        With a `durable` name the cluster keeps which signals were acknowledged (`signal.ack()`):
-        each is given until it is, at least once, also after a crash of anybody. What is not
-        acknowledged `ack_within` seconds is given again. `start` is 'new', 'first', 'last' (of each
-        topic), a position or a time; for a durable name it counts only when that is new. Raises
-        InvalidArgument.
-        """
-        return AsyncSignals(self.api, pattern, durable=durable, start=start, ack_within=ack_within)
-
-    async def signal_readers(self) -> tuple[Reader, ...]:
-        """The durable readers of signals, and how far they are."""
-        return await list_readers(await self.api.connect(), self.context.cluster)
-
-    async def forget_reader(self, durable: str) -> None:
-        """Forgets a durable reader of signals and where it stands. Raises NotFound."""
-        await forget_reader(await self.api.connect(), self.context.cluster, durable)
 
     async def stats(self) -> Stats:
         """Counts of the local mover, for diagnosis."""

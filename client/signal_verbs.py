@@ -15,6 +15,7 @@ from tensorcast.schema.api_signals import (
     TopicInfo,
     TopicsQuery,
 )
+from tensorcast.schema.ids import EventId
 from tensorcast.schema.signals import EVERYTHING, encode_data, parse_pattern, parse_topic
 
 if TYPE_CHECKING:
@@ -38,16 +39,23 @@ class _Asks(Protocol):
 class SignalVerbs:
     """Signals are emitted by the control plane; readers (`signals.py`) read them from the log."""
 
-    async def emit(self: _Asks, topic: str, data: Mapping[str, object] | None = None) -> Emitted:
+    async def emit(
+        self: _Asks,
+        topic: str,
+        data: Mapping[str, object] | None = None,
+        *,
+        id: EventId | None = None,
+    ) -> Emitted:
         """Emits a signal on a topic; it is in the log when this returns. `data` is a mapping that
-        JSON can hold, of 64 KiB at most. Raises InvalidArgument, OutOfCapacity when there are too
-        many topics, Unavailable, Timeout; after these two it may have been emitted all the same."""
+        JSON can hold, of 64 KiB at most; the same `id` emits once within two minutes. Raises
+        InvalidArgument, OutOfCapacity when there are too many topics, Unavailable, Timeout; after
+        these two it may have been emitted all the same."""
         encoded = encode_data({} if data is None else data)
         request = Emit(
             topic=parse_topic(topic),
             data=msgspec.json.decode(encoded, type=dict[str, object]),
             actor=self.actor,
-            id=new_event_id(),
+            id=new_event_id() if id is None else id,
         )
         done = await self.ask("signal.emit", request, Emitted)
         self.position.advance(done.seq)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import msgspec
 
 from tensorcast.client.signal_feed import (
     NANOSECONDS,
@@ -20,10 +23,25 @@ from tensorcast.client.signal_feed import (
 )
 from tensorcast.schema import subjects
 from tensorcast.schema.codec import decode
-from tensorcast.schema.errors import Conflict, Corrupt, InvalidArgument, NotFound
+from tensorcast.schema.errors import (
+    Conflict,
+    Corrupt,
+    InvalidArgument,
+    NotFound,
+    Timeout,
+    Unavailable,
+)
 from tensorcast.schema.events import SignalEmitted
-from tensorcast.schema.ids import EventId, Seq
-from tensorcast.schema.signals import Pattern, Signal, Topic, parse_pattern, parse_reader
+from tensorcast.schema.ids import EventId, Seq, derive_event_id
+from tensorcast.schema.signals import (
+    DATA_BYTES_MAX,
+    Pattern,
+    Signal,
+    Topic,
+    parse_pattern,
+    parse_reader,
+)
+from tensorcast.schema.system_signals import DEAD
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
@@ -36,6 +54,7 @@ ACK_S_MAX: Final = 3600.0
 READ_AHEAD: Final = 32
 UNACKNOWLEDGED_MAX: Final = 1000
 IDLE_S_MAX: Final = 60
+DEAD_AGAIN_S: Final = 5.0
 PREFIX: Final = "signals_"
 """Durable readers have it before their names: other consumers of the log are none of them."""
 NEW, FIRST, LAST = "new", "first", "last"
@@ -59,8 +78,15 @@ class Reader(NamedTuple):
 class AsyncSignal:
     """A signal that a reader was given. A durable reader acknowledges it, or gets it again."""
 
-    def __init__(self, signal: Signal, nats: Nats | None, reply: str) -> None:
+    def __init__(
+        self,
+        signal: Signal,
+        nats: Nats | None,
+        reply: str,
+        bury: Callable[[Signal, str], Awaitable[None]] | None = None,
+    ) -> None:
         self.signal = signal
+        self._bury = bury
         self._nats = nats
         self._reply = reply
 
@@ -110,6 +136,13 @@ class AsyncSignal:
         """Work on it goes on: the time to acknowledge it begins anew."""
         await self._say(b"+WPI")
 
+    async def bury(self, reason: str) -> None:
+        """Gives it up: it is said on `dead.<reader>`, with the reason, and comes no more. Nothing
+        to do for a reader that is not durable. Raises Unavailable; then it comes again."""
+        if self._bury is not None:
+            await self._bury(self.signal, reason)
+            await self._say(b"+TERM")
+
     async def _say(self, word: bytes) -> None:
         if self._nats is not None and self._reply:
             await self._nats.publish(self._reply, word)
@@ -135,6 +168,7 @@ class AsyncSignals:
         durable: str | None = None,
         start: Start = NEW,
         ack_within: float = ACK_S,
+        dead_after: int | None = None,
     ) -> None:
         if not 0.1 <= ack_within <= ACK_S_MAX:
             raise InvalidArgument(
@@ -143,6 +177,9 @@ class AsyncSignals:
             )
         self.pattern = parse_pattern(pattern)
         self.durable = None if durable is None else parse_reader(durable)
+        if dead_after is not None and dead_after < 1:
+            raise InvalidArgument(f"A signal cannot be dead after {dead_after} times.")
+        self._dead_after = dead_after
         self._api = api
         self._start = check_start(start)
         self._ack_s = ack_within
@@ -174,8 +211,36 @@ class AsyncSignals:
                 return None
             await self._keep_waiting()
             signal = await self._read(message)
-            if signal is not None:
+            if signal is not None and not await self._is_dead(signal):
                 return signal
+
+    async def _is_dead(self, signal: AsyncSignal) -> bool:
+        """Whether it was given too often; then it is buried, or comes again to be buried."""
+        if self.durable is None or self._dead_after is None:
+            return False
+        if signal.delivery <= self._dead_after:
+            return False
+        try:
+            await signal.bury(f"it was given {self._dead_after} times and not acknowledged")
+        except (Unavailable, Timeout) as error:
+            _logger.warning("signal %d cannot be buried yet: %s", signal.seq, error)
+            await signal.retry(after=DEAD_AGAIN_S)
+        return True
+
+    async def _say_dead(self, signal: Signal, reason: str) -> None:
+        """On the topic of the dead; the same word has the same id, so it is said once."""
+        said: dict[str, object] = {
+            "topic": signal.topic,
+            "seq": signal.seq,
+            "id": signal.id,
+            "delivery": signal.delivery,
+            "reason": reason,
+        }
+        whole = {**said, "data": signal.data}
+        fits = len(msgspec.json.encode(whole)) <= DATA_BYTES_MAX
+        topic = f"{DEAD}.{self.durable}"
+        id = derive_event_id(topic, signal.id, 0)
+        await self._api.emit(topic, whole if fits else said, id=id)
 
     async def aclose(self) -> None:
         """Ends it; where a durable reader stands is kept. Safe to repeat."""
@@ -271,8 +336,9 @@ class AsyncSignals:
             id=recorded.id,
             delivery=delivery,
         )
-        reply = message.reply if self.durable is not None else ""
-        return AsyncSignal(signal, self._nats, reply)
+        if self.durable is None:
+            return AsyncSignal(signal, self._nats, "")
+        return AsyncSignal(signal, self._nats, message.reply, self._say_dead)
 
 
 def check_start(start: Start) -> Start:

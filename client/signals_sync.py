@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from tensorcast.client.portal import Portal
-from tensorcast.client.signals import AsyncSignal, AsyncSignals
+from tensorcast.client.portal import Portal, documented_as
+from tensorcast.client.signal_calls import AGAIN_S, AsyncSignalCalls
+from tensorcast.client.signals import ACK_S, NEW, AsyncSignal, AsyncSignals, Start
 from tensorcast.schema.ids import EventId, Seq
 from tensorcast.schema.signals import Signal as Said
 from tensorcast.schema.signals import Topic
+
+if TYPE_CHECKING:
+    from tensorcast.client.session import AsyncClient
+
+LOOK_S: Final = 0.25
+_logger = logging.getLogger(__name__)
 
 
 class Signal:
@@ -71,8 +81,15 @@ class Signal:
         """Work on it goes on: the time to acknowledge it begins anew."""
         self._portal.run(self._inner.extend())
 
+    def bury(self, reason: str) -> None:
+        """Gives it up: it is said on `dead.<reader>`, with the reason, and comes no more."""
+        self._portal.run(self._inner.bury(reason))
+
     def __repr__(self) -> str:
         return repr(self._inner).replace("Async", "", 1)
+
+
+Callback = Callable[[Signal], None]
 
 
 class Signals:
@@ -108,3 +125,102 @@ class Signals:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Listener:
+    """Signals handed to a function in a thread of its own: see `AsyncListener`."""
+
+    def __init__(self, signals: Signals, callback: Callback) -> None:
+        self._signals = signals
+        self._callback = callback
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it, after the signal that it is at. Safe to repeat."""
+        self._ends.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        with self._signals:
+            while not self._ends.is_set():
+                signal = self._signals.next(LOOK_S)
+                if signal is None:
+                    continue
+                try:
+                    self._callback(signal)
+                except Exception:  # anybody's code
+                    _logger.exception("signal %d on %s was not taken", signal.seq, signal.topic)
+                    signal.retry(after=AGAIN_S)
+                else:
+                    signal.ack()
+
+
+class _Client(Protocol):
+    @property
+    def _portal(self) -> Portal: ...
+
+    @property
+    def _inner(self) -> AsyncClient: ...
+
+
+class SignalCalls:
+    """What a waiting client offers for signals."""
+
+    @documented_as(AsyncSignalCalls.signals)
+    def signals(
+        self: _Client,
+        pattern: str,
+        *,
+        durable: str | None = None,
+        start: Start = NEW,
+        ack_within: float = ACK_S,
+        dead_after: int | None = None,
+    ) -> Signals:
+        """As `AsyncClient.signals`; it has taken its place when this returns. Raises Conflict when
+        the durable name reads another pattern, Unavailable."""
+        inner = self._inner.signals(
+            pattern,
+            durable=durable,
+            start=start,
+            ack_within=ack_within,
+            dead_after=dead_after,
+        )
+        self._portal.run(inner.open())
+        return Signals(self._portal, inner)
+
+    @documented_as(AsyncSignalCalls.listener)
+    def listener(
+        self: _Client,
+        pattern: str,
+        callback: Callback,
+        *,
+        durable: str | None = None,
+        start: Start = NEW,
+        ack_within: float = ACK_S,
+        dead_after: int | None = None,
+    ) -> Listener:
+        """As `AsyncClient.listener`; `callback` is called in a thread of its own, from now until
+        `close` or the end of `with`."""
+        inner = self._inner.signals(
+            pattern,
+            durable=durable,
+            start=start,
+            ack_within=ack_within,
+            dead_after=dead_after,
+        )
+        self._portal.run(inner.open())
+        return Listener(Signals(self._portal, inner), callback)

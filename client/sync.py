@@ -25,8 +25,7 @@ from tensorcast.client.past_sync import History, Past
 from tensorcast.client.past_verbs import When
 from tensorcast.client.portal import Portal, documented_as
 from tensorcast.client.session import GET_S, AsyncClient, connect_async
-from tensorcast.client.signals import ACK_S, NEW, Start
-from tensorcast.client.signals_sync import Signals
+from tensorcast.client.signals_sync import SignalCalls
 from tensorcast.schema.api import OperationInfo, ReplicasProgress
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.ids import ArtifactId, EventId, LeaseId, NodeId, OperationId
@@ -290,7 +289,7 @@ class Lease(Facade[AsyncLease]):
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Client(Facade[AsyncClient], BlockCalls):
+class Client(Facade[AsyncClient], BlockCalls, SignalCalls):
     """One application's access to a cluster: see `AsyncClient`, whose surface it has. `api` asks
     the control plane. For any number of threads, and for children that are forked."""
 
@@ -333,6 +332,10 @@ class Client(Facade[AsyncClient], BlockCalls):
     emit = waited(AsyncClient.emit)
     signal_readers = waited(AsyncClient.signal_readers)
     forget_reader = waited(AsyncClient.forget_reader)
+    acknowledge = waited(AsyncClient.acknowledge)
+    barrier = waited(AsyncClient.barrier)
+    topic_shapes = waited(AsyncClient.topic_shapes)
+    define_topic = waited(AsyncClient.define_topic)
     engines = waited(AsyncClient.engines)
     engine = waited(AsyncClient.engine)
     weights_of = waited(AsyncClient.weights_of)
@@ -409,21 +412,6 @@ class Client(Facade[AsyncClient], BlockCalls):
         work = self._inner.verify(what, node=node, timeout=timeout, check=check)
         found = self._portal.run(work)
         return tuple(Operation(self._portal, operation) for operation in found)
-
-    @documented_as(AsyncClient.signals)
-    def signals(
-        self,
-        pattern: str,
-        *,
-        durable: str | None = None,
-        start: Start = NEW,
-        ack_within: float = ACK_S,
-    ) -> Signals:
-        """As `AsyncClient.signals`; it has taken its place when this returns. Raises Conflict when
-        the durable name reads another pattern, Unavailable."""
-        inner = self._inner.signals(pattern, durable=durable, start=start, ack_within=ack_within)
-        self._portal.run(inner.open())
-        return Signals(self._portal, inner)
 
     @documented_as(AsyncClient.history)
     def history(

@@ -121,10 +121,11 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     `open_operations` are those issued or running; `operations_by_artifact` are all those of an
     artifact, `unsettled_by_artifact` those that have not succeeded and were not cancelled;
-    `leases_by_artifact` holds the leases in force; `keys_by_artifact` the keys that
-    point to it now, `keys_by_family` those of one name (`family_of`); `requests_by_node` the
-    artifacts that were asked for on a node; `used_bytes` what the replicas in a tier of a node
-    take; `draining` the nodes that give theirs away; `engines_up` the engines that run,
+    `filling_by_artifact` its replicas that fill; `leases_by_artifact` holds the leases in force;
+    `keys_by_artifact` the keys that point to it now, `keys_by_family` those of one name
+    (`family_of`); `requests_by_node` the artifacts that were asked for on a node; `used_bytes` what
+    the replicas in a tier of a node take; `draining` the nodes that give theirs away; `engines_up`
+    the engines that run,
     `open_plans` the plans that are not over. `parked` are the things that stand still because an
     event of theirs could not be taken, and `skipped` counts those events (it stays 0 as long as
     every writer decides before it appends).
@@ -144,6 +145,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: Map[Namespace, NamespaceRules] = Map()
     policies: Map[str, PolicyState] = Map()
     replicas_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
+    filling_by_artifact: Map[ArtifactId, frozenset[ReplicaId]] = Map()
     replicas_by_node: Map[NodeId, Members[ReplicaId]] = Map()
     keys_by_artifact: Map[ArtifactId, frozenset[Key]] = Map()
     keys_by_family: Map[str, Members[Key]] = Map()
@@ -243,6 +245,9 @@ def _indexes(view: ClusterView) -> dict[str, object]:
             place = place_of(one.node, one.tier)
             used[place] = used.get(place, 0) + size
     return {
+        "filling_by_artifact": group(
+            (r.artifact, r.id) for r in view.replicas.values() if r.status is ReplicaStatus.FILLING
+        ),
         "keys_by_family": group_members((family_of(k.key), k.key) for k in keys),
         "open_by_node": group_members((op.node, op.id) for op in opened),
         "requests_by_node": group_members(
@@ -384,6 +389,9 @@ def _placed(view: ClusterView, state: State) -> dict[str, object]:
                 "replicas": view.replicas.set(state.id, state),
                 "replicas_by_artifact": add(view.replicas_by_artifact, state.artifact, state.id),
                 "replicas_by_node": join(view.replicas_by_node, state.node, state.id),
+                "filling_by_artifact": (add if state.status is ReplicaStatus.FILLING else remove)(
+                    view.filling_by_artifact, state.artifact, state.id
+                ),
                 "used_bytes": _weighed(view, state),
             }
         case Operation():

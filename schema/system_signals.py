@@ -32,7 +32,10 @@ SHAPES: Final[Mapping[Pattern, Shape]] = {
     Pattern(NODE_LOST): record(node="string", epoch="integer", silent_s="number"),
     Pattern(MEMORY_PRESSURE): record(node="string", tier="string", needed_bytes="integer"),
     Pattern("engine.load.*"): record(
-        running="number", waiting="number", cache_usage="number", ttft_s=optional("number")
+        running="number",
+        waiting=optional("number"),
+        cache_usage=optional("number"),
+        ttft_s=optional("number"),
     ),
     Pattern(f"{DEAD}.*"): record(
         topic="string", seq="integer", id="string", delivery="integer", reason="string"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tensorcast.cli.output import Answer, Fields, Note, Result
 from tensorcast.cli.session import Session, session_of
+from tensorcast.cli.signal_commands import AGAIN_S, Reading, read_shape, run_command, split_command
 from tensorcast.cli.signals import (
     parse_data,
     parse_start,
     signal_flow,
     table_readers,
+    table_shapes,
     table_topics,
 )
 from tensorcast.cli.units import parse_seconds
 from tensorcast.schema.api_signals import TOPICS_SHOWN_MAX
 from tensorcast.schema.signals import EVERYTHING, Signal, parse_pattern
+from tensorcast.schema.system_signals import SHAPES
 
 app = typer.Typer(
     help="Signals: what was said on which topic, and who listens.",
@@ -86,35 +90,87 @@ def tail(
     timeout: Annotated[
         str | None, typer.Option(metavar="T", help="End when none came for so long.")
     ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec", metavar="CMD", help="Run this for each signal, which is in its input."
+        ),
+    ] = None,
+    dead_after: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --durable: give it up after so many tries."),
+    ] = None,
 ) -> Result:
-    """Print signals as they come; with --durable each is acknowledged once it is printed."""
+    """Print signals as they come; with --durable each is acknowledged once it is printed, or once
+    the command for it has succeeded."""
     session = session_of(call)
-    timeout_s = None if timeout is None else parse_seconds(timeout)
-    return signal_flow(_pages(session, pattern, start, durable, count, timeout_s))
+    reading = Reading(
+        pattern=pattern,
+        start=parse_start(start, session.now()),
+        durable=durable,
+        count=count,
+        timeout_s=None if timeout is None else parse_seconds(timeout),
+        command=None if command is None else split_command(command),
+        dead_after=dead_after,
+    )
+    return signal_flow(_pages(session, reading))
 
 
-def _pages(
-    session: Session,
-    pattern: str,
-    start: str,
-    durable: str | None,
-    count: int | None,
-    timeout_s: float | None,
-) -> Iterator[Sequence[Signal]]:
+def _pages(session: Session, reading: Reading) -> Iterator[Sequence[Signal]]:
     """One signal a page: so each is printed before the next one is waited for."""
-    where = parse_start(start, session.now())
     seen = 0
+    more = {} if reading.dead_after is None else {"dead_after": reading.dead_after}
     with (
         session.client() as client,
-        client.signals(pattern, durable=durable, start=where) as signals,
+        client.signals(
+            reading.pattern, durable=reading.durable, start=reading.start, **more
+        ) as signals,
     ):
-        while count is None or seen < count:
-            signal = signals.next(timeout_s)
+        while reading.count is None or seen < reading.count:
+            signal = signals.next(reading.timeout_s)
             if signal is None:
                 return
             seen += 1
             yield (signal.signal,)
-            signal.ack()
+            code = 0
+            if reading.command is not None:
+                code = run_command(reading.command, signal.signal, session.world.environ)
+            if code == 0:
+                signal.ack()
+                continue
+            print(f"{reading.command} ended with {code} for {signal!r}", file=session.world.err)
+            signal.retry(after=AGAIN_S)
+
+
+@app.command()
+def define(
+    call: typer.Context,
+    pattern: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="A topic; '*' is any word, '>' all below.")
+    ],
+    shape: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A JSON Schema (default: any data).")
+    ] = None,
+) -> Result:
+    """Give topics a shape: signals whose data has not this shape are refused."""
+    wanted = None if shape is None else read_shape(shape)
+    with session_of(call).client() as client:
+        client.define_topic(pattern, wanted)
+    return Answer(data={"topic": pattern, "shape": wanted}, blocks=tuple, brief=(pattern,))
+
+
+@app.command()
+def shapes(call: typer.Context) -> Result:
+    """List the shapes of topics: those of the system, and those that were given."""
+    with session_of(call).client() as client:
+        given = client.topic_shapes()
+    found: dict[str, object] = {str(pattern): shape for pattern, shape in SHAPES.items()}
+    found.update(given)
+    return Answer(
+        data=found,
+        blocks=lambda: (table_shapes(found, frozenset(given)),),
+        brief=tuple(found),
+    )
 
 
 @app.command()

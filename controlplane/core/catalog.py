@@ -29,6 +29,7 @@ from tensorcast.controlplane.core.policies.repair import Repair
 from tensorcast.controlplane.core.policies.replicate import Replicate
 from tensorcast.controlplane.core.policies.reroute import Reroute
 from tensorcast.controlplane.core.policies.spread import Spread
+from tensorcast.controlplane.core.policies.topics import Topics
 from tensorcast.controlplane.core.policies.verify import VerifyReplicas
 from tensorcast.schema.aggregates.policy import PolicyState, PolicyStatus
 from tensorcast.schema.cluster import ClusterView
@@ -174,6 +175,7 @@ def _built_in(labels: tuple[str, ...]) -> Iterator[Kind]:
     yield _essential(Reroute, partial(_with_labels, Reroute, labels))
     for optional in (Spread, Prewarm, KeepLast, Archive, Rebalance, Admission, Announce):
         yield kind_of(optional, BUILT_IN)
+    yield kind_of(Topics, BUILT_IN, is_on=True)
 
 
 def _essential(cls: type[Policy], make: Callable[[Parameters], Policy]) -> Kind:

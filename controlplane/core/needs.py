@@ -77,6 +77,8 @@ def _stands_in(view: ClusterView, operation: Operation, tier: Tier) -> bool:
 
 def _is_orphaned(view: ClusterView, artifact: ArtifactId, tier: Tier) -> bool:
     """Whether draining nodes hold the only copies, and none is on its way to another node."""
+    if not view.draining:
+        return False
     gives = any(
         replica.tier is tier
         and replica.status is ReplicaStatus.READY

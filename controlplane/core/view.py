@@ -4,6 +4,7 @@ that any number of schedulers come to the same decisions."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from tensorcast.controlplane.core.retry import RetryAfter, retry
@@ -184,21 +185,32 @@ def is_ready(view: ClusterView, artifact: ArtifactId, node: NodeId, tier: Tier) 
 def ready_replicas(view: ClusterView, artifact: ArtifactId) -> tuple[Replica, ...]:
     """Its complete replicas on nodes that are up and can serve them, DRAM before disk, then by
     node."""
-    found = (
-        replica
-        for replica in replicas_of(view, artifact)
-        if replica.status is ReplicaStatus.READY
-        and replica.tier is not Tier.OBJECT
-        and is_up(view, replica.node)
-    )
+    found = _some_ready(view, artifact)
     return tuple(sorted(found, key=lambda r: (r.tier is not Tier.DRAM, r.node)))
+
+
+def count_ready(view: ClusterView, artifact: ArtifactId, limit: int) -> int:
+    """How many complete replicas it has on nodes that are up; `limit` stands for more."""
+    return sum(1 for _ in islice(_some_ready(view, artifact), limit))
+
+
+def _some_ready(view: ClusterView, artifact: ArtifactId) -> Iterator[Replica]:
+    """In no order: for questions whose answers do not depend on it."""
+    for name in view.replicas_by_artifact.get(artifact, ()):
+        replica = view.replicas[name]
+        if (
+            replica.status is ReplicaStatus.READY
+            and replica.tier is not Tier.OBJECT
+            and is_up(view, replica.node)
+        ):
+            yield replica
 
 
 def is_stored(view: ClusterView, artifact: ArtifactId) -> bool:
     """Whether the store that all nodes share has all of it, whoever put it there."""
     return any(
         replica.tier is Tier.OBJECT and replica.status is ReplicaStatus.READY
-        for replica in replicas_of(view, artifact)
+        for replica in map(view.replicas.__getitem__, view.replicas_by_artifact.get(artifact, ()))
     )
 
 
@@ -214,7 +226,7 @@ def has_survivor(view: ClusterView, replica: Replica) -> bool:
         return True
     return any(
         other.id != replica.id and not is_being_evicted(view, other)
-        for other in ready_replicas(view, replica.artifact)
+        for other in _some_ready(view, replica.artifact)
     )
 
 

@@ -73,7 +73,7 @@ def _merged(
             f"Policy {kind.name} has no parameter {unknown[0]!r}.", hint=f"It has {known}."
         )
     merged = {n: v for n, v in {**before, **command.parameters}.items() if v is not None}
-    parse_parameters(kind, merged)
+    kind.make(parse_parameters(kind, merged))  # it may refuse what its types allow
     return msgspec.structs.replace(command, parameters=merged)
 
 

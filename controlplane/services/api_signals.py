@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tensorcast.controlplane.core.admission import check_actor, check_room
+from tensorcast.controlplane.core.policies.topics import Topics
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_history import SEEN_S_MAX
 from tensorcast.log.identity import now
@@ -30,12 +31,16 @@ from tensorcast.schema.signals import matches, parse_pattern
 
 async def emit_signal(desk: Desk, request: Emit) -> Emitted:
     """Appends one signal. Safe to repeat with the same id for two minutes. Raises InvalidArgument,
-    PermissionDenied, OutOfCapacity, Unavailable."""
+    PermissionDenied, OutOfCapacity, Unavailable. InvalidArgument too for data that has not the
+    shape of its topic."""
     check_actor(request.actor)
     desk.check_changeable()
     view = desk.follower.view
     (event,), _ = decide(view, EmitSignal(topic=request.topic, data=request.data))
     check_room(view, request.topic)
+    for policy in desk.catalog.running(view):
+        if isinstance(policy, Topics):
+            policy.check(request.topic, request.data)
     draft = Draft(id=parse_event(request.id), at=now(), actor=request.actor, event=event)
     (seq,) = await desk.writer.append((draft,))
     return Emitted(id=draft.id, seq=seq)

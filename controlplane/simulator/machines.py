@@ -8,7 +8,6 @@ from typing import Final
 
 from tensorcast.controlplane.core.view import (
     DEMAND,
-    fill_work,
     free_bytes,
     has_survivor,
     is_leased,
@@ -156,7 +155,8 @@ class Machine:
             return False
         self._reads += 1
         operation = derive_operation_id(f"{self.node}/{self._reads}", DEMAND, 0)
-        work = fill_work(view, artifact, self.node)
+        on_disk = is_ready(view, artifact, self.node, Tier.DISK)
+        work = Load(artifact=artifact) if on_disk else Materialize(artifact=artifact)
         self._say(IssueOperation(operation=operation, node=self.node, work=work, policy=DEMAND))
         return False
 
@@ -233,6 +233,8 @@ class Machine:
             if self._epoch == epoch and self.is_up:
                 self._end_fill(operation.id, artifact, work.tier, size, is_whole)
 
+        if not planned:  # any two that have it: not everybody asks the same
+            sources = self._world.random.sample(sources, min(2, len(sources)))
         self._world.network.pull(self.node, sources[:2], size, end)
 
     def _serves(self, node: NodeId, artifact: ArtifactId) -> bool:

@@ -297,3 +297,73 @@ async def test_signals_survive_a_rebuild_of_the_read_models(plane, context, post
         await plane.start()
         (topic,) = await client.api.topics("a")
         assert (topic.emitted, topic.data) == (3, {"n": 2})
+
+
+async def test_data_must_have_the_shape_of_its_topic(plane, context):
+    async with open_client(context) as client:
+        shape = {"type": "object", "properties": {"step": {"type": "integer"}}}
+        await client.define_topic("train.*", {**shape, "required": ["step"]})
+        with pytest.raises(InvalidArgument, match=r"data\.step is missing"):
+            await client.emit("train.a", {})
+        await client.emit("train.a", {"step": 1})
+        with pytest.raises(InvalidArgument, match=r"data\.key is missing"):
+            await client.emit("weights.published", {})
+        await client.define_topic("train.*", None)
+        await client.emit("train.a", {})
+        assert await client.topic_shapes() == {}
+
+
+async def test_what_is_given_in_vain_too_often_is_dead(plane, context):
+    async with open_client(context) as client:
+        options = {"durable": "worker", "dead_after": 2}
+        async with client.signals("dead.>") as dead, client.signals("job", **options) as jobs:
+            await client.emit("job", {"n": 1})
+            for delivery in (1, 2):
+                signal = await jobs.next(PATIENCE_S)
+                assert signal.delivery == delivery
+                await signal.retry()
+            assert await jobs.next(1.0) is None
+            said = await dead.next(PATIENCE_S)
+            assert said.topic == "dead.worker"
+            assert (said.data["seq"], said.data["data"]) == (signal.seq, {"n": 1})
+            await client.emit("job", {"n": 2})
+            signal = await jobs.next(PATIENCE_S)
+            await signal.bury("it makes no sense")
+            assert (await dead.next(PATIENCE_S)).data["reason"] == "it makes no sense"
+            assert await jobs.next(0.5) is None
+
+
+async def test_a_function_is_called_with_each_signal_again_when_it_raised(plane, context):
+    seen = asyncio.Queue()
+
+    async def take_one(signal):
+        await seen.put((signal.data["n"], signal.delivery))
+        if signal.delivery == 1 and signal.data["n"] == 2:
+            raise ValueError("not now")
+
+    async with (
+        open_client(context) as client,
+        client.listener("a.*", take_one, durable="caller"),
+        asyncio.timeout(PATIENCE_S),
+    ):
+        await emit_all(client, "a.b", [1, 2])
+        assert [await seen.get() for _ in range(3)] == [(1, 1), (2, 1), (2, 2)]
+
+
+def _call_back_and_wait(context):
+    with tc.connect(context) as client:
+        got = threading.Event()
+        with client.listener("a.*", lambda signal: got.set()):
+            client.emit("a.b", {})
+            assert got.wait(PATIENCE_S)
+        client.acknowledge("installed", "policy@7", "e1")
+        client.acknowledge("installed", "policy@6", "e2")
+        client.acknowledge("installed", "policy@7", "e1")
+        with pytest.raises(tc.Timeout, match=r"1 of 2 .*Missing: e2"):
+            client.barrier("installed", "policy@7", members=["e1", "e2"], timeout=2.0)
+        client.acknowledge("installed", "policy@7", "e2")
+        return client.barrier("installed", "policy@7", count=2, timeout=PATIENCE_S)
+
+
+async def test_a_function_in_a_thread_and_a_barrier(plane, context):
+    assert await asyncio.to_thread(_call_back_and_wait, context) == ("e1", "e2")

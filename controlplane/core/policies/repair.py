@@ -22,6 +22,7 @@ from tensorcast.controlplane.core.policies.base import Task, issue
 from tensorcast.controlplane.core.view import (
     accepts,
     choose_node,
+    count_ready,
     fill_work,
     is_away,
     is_making,
@@ -29,8 +30,6 @@ from tensorcast.controlplane.core.view import (
     is_requested,
     is_stored,
     is_up,
-    ready_replicas,
-    replicas_of,
     replicas_on,
     rooms,
     sealed,
@@ -99,7 +98,7 @@ def _heal(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:
     room: Rooms = {}
     for name in artifacts:
         found = sealed(view, name)
-        if found is None or not (ready_replicas(view, name) or is_stored(view, name)):
+        if found is None or not (count_ready(view, name, 1) or is_stored(view, name)):
             continue
         for tier in (Tier.DRAM, Tier.DISK):
             needs = count_needs(view, found, tier)
@@ -171,9 +170,8 @@ def _refill(view: ClusterView, replica: Replica) -> Iterator[Task]:
 def _finish(view: ClusterView, artifacts: Iterable[ArtifactId]) -> Iterator[Task]:
     """What lacks chunks, and what nobody fills any more, of artifacts that have a source now."""
     for artifact in artifacts:
-        for replica in replicas_of(view, artifact):
-            if replica.status is ReplicaStatus.FILLING:
-                yield from _mend(view, replica)
+        for name in sorted(view.filling_by_artifact.get(artifact, ())):
+            yield from _mend(view, view.replicas[name])
 
 
 def _whole_on(view: ClusterView, node: NodeId) -> list[ArtifactId]:

@@ -27,6 +27,7 @@ from tensorcast.controlplane.core.routes import plan_routes
 from tensorcast.controlplane.core.view import (
     DRAINED,
     accepts,
+    count_ready,
     fill_work,
     has_store,
     is_making,
@@ -138,7 +139,7 @@ def _continue(
     found = sealed(view, artifact)
     if found is None:
         return ()
-    if len(ready_replicas(view, artifact)) == 1:
+    if count_ready(view, artifact, 2) == 1:
         return ((artifact, found.requests),)
     further = [t for t in _ORDER if _ORDER.index(t) > _ORDER.index(tier) or t is Tier.OBJECT]
     wanted = [(node, other) for other in further if is_requested(view, artifact, node, other)]
@@ -166,7 +167,7 @@ def _welcome(view: ClusterView, node: NodeId) -> Iterable[Wanted]:
     asked = (
         (artifact, [r for r in view.artifacts[artifact].requests if r[0] == node])
         for artifact in sorted(view.requests_by_node.get(node, ()))
-        if ready_replicas(view, artifact) or is_stored(view, artifact)
+        if count_ready(view, artifact, 1) or is_stored(view, artifact)
     )
     waited = (
         (artifact, [r for r in view.artifacts[artifact].requests if r[0] != node])

@@ -15,6 +15,7 @@ from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.lease import LeaseStatus
 from tensorcast.schema.aggregates.operation import OPEN
+from tensorcast.schema.aggregates.replica import ReplicaStatus
 from tensorcast.schema.cluster import (
     LIVE,
     SETTLED,
@@ -199,6 +200,9 @@ def test_the_indexes_say_what_the_states_say(history):
     )
     assert dict(view.leases_by_artifact) == grouped(
         (x.artifact, x.id) for x in leases if x.status is LeaseStatus.HELD
+    )
+    assert dict(view.filling_by_artifact) == grouped(
+        (r.artifact, r.id) for r in replicas if r.status is ReplicaStatus.FILLING
     )
     by_artifact = sets_of(view.operations_by_artifact)
     assert by_artifact == grouped((o.work.artifact, o.id) for o in operations)

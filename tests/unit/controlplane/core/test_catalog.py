@@ -19,7 +19,7 @@ from tensorcast.schema.policy_events import (
 from worlds import World
 
 FLOOD = {"reason": "flood", "detail": "too much"}
-ESSENTIAL = ["replicate", "repair", "evict", "drain", "verify", "promote", "reroute"]
+ESSENTIAL = ["replicate", "repair", "evict", "drain", "verify", "promote", "reroute", "topics"]
 
 
 class Mine(Configured[Parameters]):
@@ -33,6 +33,10 @@ class Mine(Configured[Parameters]):
 
 def names(view):
     return [policy.name for policy in CATALOG.running(view)]
+
+
+def find(world, name):
+    return next(policy for policy in CATALOG.running(world.view) if policy.name == name)
 
 
 def test_what_runs_when_nobody_has_said_anything():
@@ -67,9 +71,9 @@ def test_one_that_was_stopped_does_not_run_and_the_rest_does():
 def test_parameters_are_those_that_were_set():
     world = World()
     world.then(PolicyEnabled(policy="keep-last"))
-    assert CATALOG.running(world.view)[-1].parameters.versions == 3
+    assert find(world, "keep-last").parameters.versions == 3
     world.then(PolicyConfigured(policy="keep-last", parameters={"versions": 7}))
-    assert CATALOG.running(world.view)[-1].parameters.versions == 7
+    assert find(world, "keep-last").parameters.versions == 7
     assert CATALOG.running(world.view) is CATALOG.running(world.view)
 
 
