@@ -76,6 +76,7 @@ from tensorcast.schema.ids import (
     ReplicaId,
     Seq,
     Tier,
+    family_of,
 )
 from tensorcast.schema.indexes import Members, add, group, group_members, join, mark, remove
 from tensorcast.schema.namespaces import Namespace, NamespaceEvent
@@ -479,12 +480,6 @@ def _weigh(used: Map[Place, int], place: Place, change: int) -> Map[Place, int]:
     if total:
         return used.set(place, total)
     return used.delete(place) if place in used else used
-
-
-def family_of(key: Key) -> str:
-    """What the versions of one thing have in common: the key up to its last `@`, or all of it."""
-    name, mark, _ = key.rpartition("@")
-    return name if mark else key
 
 
 def _key_changes(view: ClusterView, state: KeyState) -> dict[str, object]:

@@ -143,6 +143,12 @@ def is_artifact_id(text: str) -> bool:
     return _ARTIFACT.fullmatch(text) is not None
 
 
+def family_of(key: Key) -> str:
+    """What the versions of one thing have in common: the key up to its last `@`, or all of it."""
+    name, mark, _ = key.rpartition("@")
+    return name if mark else key
+
+
 def parse_key(text: str) -> Key:
     """A key: any printable text without surrounding space that does not look like a full artifact
     id. Raises InvalidArgument."""

@@ -22,12 +22,12 @@ from msgspec import Meta
 from tensorcast.controlplane.core.policies.base import Configured, Parameters
 from tensorcast.controlplane.core.view import is_pinned, sealed
 from tensorcast.schema.aggregates.key import KeyStatus
-from tensorcast.schema.cluster import ClusterView, family_of
+from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command, RemoveArtifact, RemoveKey
 from tensorcast.schema.engine_events import EngineLeft, EngineLost, EngineServing
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.events import ArtifactUnpinned, KeyMoved, LeaseExpired, LeaseReleased
-from tensorcast.schema.ids import ArtifactId, Key
+from tensorcast.schema.ids import ArtifactId, Key, family_of
 
 
 class KeepLastParameters(Parameters, frozen=True, kw_only=True):

@@ -22,7 +22,6 @@ from tensorcast.schema.cluster import (
     ClusterView,
     assemble,
     decide,
-    family_of,
     place,
     project,
 )
