@@ -37,7 +37,7 @@ from tensorcast.schema.events import (
     aggregate_of,
 )
 from tensorcast.schema.faults import Detour, Fault, FaultKind
-from tensorcast.schema.ids import NodeId, Overflow, Seq, Tier, replica_id
+from tensorcast.schema.ids import NodeId, Overflow, Seq, Tier, family_of, replica_id
 from tensorcast.schema.namespaces import Right
 from tensorcast.schema.plan_commands import StepCommand
 from tensorcast.schema.plans import EmitStep, PlanSpec
