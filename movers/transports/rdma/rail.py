@@ -47,6 +47,10 @@ PROGRESS_S: Final = 0.03
 STALL_S: Final = 10.0
 """A peer that does not answer for so long is lost."""
 
+READ_STALL_S: Final = 5.0
+"""And so is the way when READs are under way and none ends for so long: adapters give up earlier,
+but Soft-RoCE says nothing when its link goes down."""
+
 IDLE_S: Final = 60.0
 MOMENT_S: Final = 0.002
 
@@ -92,7 +96,7 @@ class Rail:
         self._numbers = itertools.count(REQUESTS)
         self._asked: dict[int, _Asked] = {}
         self._reads: dict[int, tuple[_Asked, Read]] = {}
-        self._arrived_at = 0.0
+        self._arrived_at = self._moved_at = 0.0
         self._is_stopping = False
         self.read_bytes = 0
 
@@ -166,6 +170,8 @@ class Rail:
         region = asked.posted.region
         target = region.address + read.target, region.key(self._endpoint.device)
         skipped = read.source - asked.reading.pull.source_range.offset
+        if not self._reads:
+            self._moved_at = time.monotonic()
         number = next(self._numbers)
         self._reads[number] = asked, read
         self._endpoint.post_read(
@@ -185,7 +191,9 @@ class Rail:
 
     def _expire(self, now: float) -> None:
         """Ends the pulls whose next chunk has been waited for long enough. Raises RailError for a
-        peer that does not answer."""
+        peer that does not answer, or a queue pair that does nothing."""
+        if self._reads and now - self._moved_at > READ_STALL_S:
+            raise RailError(Meaning(text="its READs do not end", is_path=True))
         for asked in list(self._asked.values()):
             if not asked.is_answered:
                 if now - asked.asked_at > STALL_S:
@@ -236,6 +244,7 @@ class Rail:
         asked, read = self._reads.pop(done.number)
         reading = asked.reading
         self.read_bytes += read.size_bytes
+        self._moved_at = time.monotonic()
         where = reading.arrive(read)
         if where is None:
             return

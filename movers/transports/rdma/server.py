@@ -210,8 +210,8 @@ class _Served:
 
     def close(self) -> None:
         """Takes everything back. Safe to repeat."""
-        self._talk.close()
         self._keys.close()
+        self._talk.close()
         granted, self._granted = self._granted, {}
         for one in granted.values():
             one.held.close()

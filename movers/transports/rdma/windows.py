@@ -80,7 +80,8 @@ class Keys:
         then()
 
     def close(self) -> None:
-        """Gives the windows back; after the queue pair. Safe to repeat."""
+        """Ends all keys and gives the windows back: before the queue pair, which they refer to.
+        Safe to repeat."""
         windows, self._windows = self._windows, set()
         for window in windows:
             window.close()
