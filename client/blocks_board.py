@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import contains
 from struct import Struct
 from typing import Final
 
@@ -61,12 +62,9 @@ class Board:
     def shows_none(self, keys: Sequence[bytes]) -> bool:
         """Whether none of the blocks is on the board."""
         rows, mask = self._rows, self._mask
-        prints = [key_print(key) for key in keys]
-        for number, print_ in zip(row_numbers(prints), prints, strict=True):
-            at = ((number & mask) + 1) << ROW_SHIFT
-            if print_ in rows[at : at + ROW_BYTES]:
-                return False
-        return True
+        prints = tuple(map(key_print, keys))
+        starts = [((number & mask) + 1) << ROW_SHIFT for number in row_numbers(prints)]
+        return not any(map(contains, [rows[at : at + ROW_BYTES] for at in starts], prints))
 
     def look_up(self, keys: Sequence[bytes]) -> tuple[Sequence[int], Sequence[int]] | None:
         """The places and the sizes of the blocks; None unless all are on the board."""

@@ -40,7 +40,7 @@ def flat_views(
     if len(blocks) != count:
         raise InvalidArgument(f"There are {count} keys and {len(blocks)} blocks.")
     kept: list[object] = []
-    if set(map(type, blocks)) == _VIEWS and all(map(_is_flat, cast("list[memoryview]", blocks))):
+    if set(map(type, blocks)) == _VIEWS and _are_flat(cast("list[memoryview]", blocks)):
         views = cast("list[Place]", list(blocks))
     else:
         views = [_flat_view(block, kept, write) for block in blocks]
@@ -67,8 +67,8 @@ def _as_sequence(blocks: Sequence[Block] | Block) -> Sequence[Block]:
     return blocks
 
 
-def _is_flat(view: memoryview) -> bool:
-    return view.format == "B" and view.ndim == 1 and view.c_contiguous
+def _are_flat(views: Sequence[memoryview]) -> bool:
+    return all([v.format == "B" and v.ndim == 1 and v.c_contiguous for v in views])
 
 
 def _flat_view(block: Block, kept: list[object], write: bool) -> Place:
@@ -79,7 +79,7 @@ def _flat_view(block: Block, kept: list[object], write: bool) -> Place:
         return _tensor_view(block, kept, write)
     try:
         view = memoryview(cast("Buffer", block))
-        return view if _is_flat(view) else view.cast("B")
+        return view if _are_flat([view]) else view.cast("B")
     except TypeError as error:
         raise InvalidArgument(
             f"A block cannot be a {type(block).__name__} that is no contiguous buffer.",

@@ -17,12 +17,14 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Final
+from operator import attrgetter
+from typing import Final, cast
 
 from tensorcast.client.blocks_board import Board, Pins
 from tensorcast.client.blocks_pieces import Pieces, Place
+from tensorcast.client.blocks_ring import PutRing, RecentKeys
 from tensorcast.schema.block_wire import NOWHERE, OFFSET_BITS
 from tensorcast.schema.errors import OutOfCapacity
 from tensorcast.storage.memory import HUGE_BYTES
@@ -34,6 +36,8 @@ MAP_FIXED: Final = 0x10
 MAP_NORESERVE: Final = 0x4000
 PROT_NONE: Final = 0
 WITHOUT_GIL_BYTES: Final = 256 << 10
+_VIEWS = {memoryview}
+_SIZE = attrgetter("nbytes")
 _ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -78,6 +82,10 @@ def copy_block(target: memoryview, source: memoryview) -> None:
 def write_blocks(addresses: Sequence[int], sources: Sequence[Place]) -> None:
     """Copies blocks to where they belong in this process' memory."""
     everything = EVERYTHING
+    if set(map(type, sources)) == _VIEWS and max(map(_SIZE, sources)) < WITHOUT_GIL_BYTES:
+        for address, view in zip(addresses, cast("Sequence[memoryview]", sources), strict=True):
+            everything[address : address + view.nbytes] = view
+        return
     for address, source in zip(addresses, sources, strict=True):
         size = source.nbytes
         if isinstance(source, Pieces):
@@ -159,12 +167,15 @@ def _close_all(descriptors: Sequence[int]) -> None:
 class Slabs:
     """The slabs of one life of a mover, for all connections to it. `has_ended`: the mover is gone;
     what is mapped stays, but says nothing about what there is. `used`: keys of blocks that
-    were found on the board; any connection tells the mover."""
+    were found on the board; any connection tells the mover. `rings`: those of the connections;
+    `asked`: what was put by asking, which may not be on the board yet."""
 
     def __init__(self, life: str) -> None:
         self.life = life
         self.has_ended = False
         self.used: deque[Sequence[bytes]] = deque()
+        self.rings: set[PutRing] = set()
+        self.asked = RecentKeys()
         self._slabs: dict[int, _Slab] = {}
         self._readable: dict[int, int] = {}
         self._writable: dict[int, int] = {}
@@ -175,6 +186,12 @@ class Slabs:
         if self._board is None:
             self._board = Board(descriptor, size_bytes)
         return self._board
+
+    def tells_of(self, keys: Collection[bytes]) -> bool:
+        """Whether this process has stored a block of these that may not be on the board yet."""
+        if self.asked.has_any(keys):
+            return True
+        return any([ring.tells_of(keys) for ring in tuple(self.rings)])
 
     def take_used(self) -> list[bytes]:
         """The keys of `used`, to be told. For any thread."""

@@ -135,6 +135,7 @@ class BlockConnections:
                 if self._slabs.life != welcome.life:
                     self._begin_life(welcome.life)
                 connection.slabs = self._slabs
+                connection.may_ring = welcome.rings
                 connection.open_words()
         except BaseException:
             connection.close()

@@ -1,14 +1,14 @@
 """One connection to the local mover's socket for blocks. Blocks the calling thread; one at a time.
 
-The mover lends slots ahead of need: a put writes into them without asking where. A get asks nobody
-when all its blocks are on the board, and else costs one round trip.
+The mover lends slots ahead of need: a put writes into them without asking where, and tells of it
+in the connection's ring without waking anybody. A get asks nobody when all its blocks are on the
+board. Else both cost one round trip.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from array import array
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ from tensorcast.client.blocks_board import SCRATCH, Board, Pins, register_for_ba
 from tensorcast.client.blocks_frames import FrameChannel
 from tensorcast.client.blocks_memory import Leases, Slabs, write_blocks
 from tensorcast.client.blocks_pieces import Place
+from tensorcast.client.blocks_ring import PutRing
 from tensorcast.schema.block_board import PIN_BYTES
+from tensorcast.schema.block_ring import MEMORY_BYTES
 from tensorcast.schema.block_wire import (
     ENTRY,
     HEAD,
@@ -59,7 +61,6 @@ OVERLAP_BYTES: Final = 256 << 10
 """From so many bytes on, a put's copy hides the mover's answer."""
 
 _SIZE = attrgetter("nbytes")
-_TIMEVAL = struct.Struct("ll")
 _ABSENT: Final = int.from_bytes(NOWHERE[:8], "little")
 
 
@@ -77,13 +78,15 @@ class Found(NamedTuple):
 
 class BlockConnection(FrameChannel):
     """To the local mover. `spares`: slots lent ahead, by the size of blocks. `is_sure`: blocks are
-    written before the mover has said that it wants them, because it wanted the last ones."""
+    written before the mover has said that it wants them, because it wanted the last ones.
+    `may_ring`: the mover offers rings."""
 
     def __init__(self, connected: socket.socket, node: str, answer_s: float = ANSWER_S) -> None:
         super().__init__(connected, node, answer_s)
         self.slabs = Slabs("")
         self.spares: dict[int, list[int]] = {}
         self.is_sure = True
+        self.may_ring = False
         self.used_at = time.monotonic()
         self._leases = Leases(connected)
         self._released = self._leases.released
@@ -91,6 +94,7 @@ class BlockConnection(FrameChannel):
         self._owed = b""
         self._pins: Pins | None = None
         self._board: Board | None = None
+        self._ring: PutRing | None = None
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -226,12 +230,28 @@ class BlockConnection(FrameChannel):
             part = sources[first:stop]
             size = part[0].nbytes
             is_even = len(set(map(_SIZE, part))) == 1
-            is_ahead = self.is_sure and is_even and len(self.spares.get(size, ())) >= len(part)
-            put = self._put_ahead if is_ahead else self._put_asked
+            has_slots = is_even and self._has_slots(size, len(part))
+            if has_slots and self._put_quietly(keys[first:stop], part, priority):
+                states.append(bytes(len(part)))
+                continue
+            put = self._put_ahead if has_slots and self.is_sure else self._put_asked
             found = put(keys[first:stop], part, priority)
+            self.slabs.asked.add(keys[first:stop])
             self.is_sure = found.count(State.EXISTED) * 2 < len(part)
             states.append(found)
         return b"".join(states)
+
+    def _has_slots(self, size: int, count: int) -> bool:
+        """Whether so many slots for blocks of this size are lent."""
+        if len(self.spares.get(size, ())) >= count:
+            return True
+        self._take_lent()
+        return len(self.spares.get(size, ())) >= count
+
+    def _take_lent(self) -> None:
+        if self._ring is not None:
+            for place, size in self._ring.take_lent():
+                self.spares.setdefault(size, []).append(place)
 
     def flush(self) -> None:
         """Tells what is still to be told."""
@@ -241,10 +261,39 @@ class BlockConnection(FrameChannel):
 
     def return_spares(self) -> None:
         """Gives the slots back that were lent ahead."""
+        self._take_lent()
         for places in self.spares.values():
             if places:
                 self._owed += pack_numbers(Op.RETURN, "Q", places)
         self.spares.clear()
+
+    def _put_quietly(self, keys: Sequence[bytes], sources: Sequence[Place], priority: int) -> bool:
+        """Writes into slots that were lent, and tells of it in the ring: all blocks are stored, and
+        nobody was woken. False, and nothing was written, unless that can be: one of the blocks may
+        be there already, or there is no room in the ring."""
+        ring, board, count = self._ring, self._board, len(keys)
+        if self.slabs.has_ended:
+            raise self._lost()
+        if ring is None or board is None or len(set(keys)) < count:
+            return False
+        ring.tidy()  # what the mover has taken in from there is on the board
+        if self.slabs.tells_of(keys) or not board.shows_none(keys):
+            return False
+        size = sources[0].nbytes
+        spares = self.spares[size]
+        flat = [size] * (2 * count)
+        flat[::2] = places = spares[:count]
+        flags = Flag.PROPOSED | Flag.WRITTEN | priority << PRIORITY_SHIFT
+        frame = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags)
+        if not ring.has_room(len(frame)):
+            return False
+        addresses = self._addresses(places, write=True)
+        del spares[:count]
+        write_blocks(addresses, sources)
+        ring.write(frame, keys)
+        if not ring.is_watched:
+            self._owed += pack_frame(Op.WATCH)
+        return True
 
     def _put_ahead(self, keys: Sequence[bytes], sources: Sequence[Place], priority: int) -> bytes:
         """Writes into slots that were lent. Few bytes first, and then tells the keys; many while
@@ -283,6 +332,7 @@ class BlockConnection(FrameChannel):
         flat = [_ABSENT] * (2 * count)
         flat[1::2] = [source.nbytes for source in sources]
         flags = priority << PRIORITY_SHIFT
+        self._open_ring()
         request = pack_request(Op.STORE, keys, pack_entries(flat), flags=flags, tag=tag)
         self.send(self._take_owed() + request)
         head, at = self.receive(Op.STORED)
@@ -311,11 +361,13 @@ class BlockConnection(FrameChannel):
         """The mover forgets what was lent here; what views show stays pinned until they are gone.
         Safe to repeat."""
         self._leases.close()
+        if self._ring is not None:
+            self.slabs.rings.discard(self._ring)
 
     def abandon(self) -> None:
         """In a forked child: pins and board are left to the parent, too."""
         super().abandon()
-        self._pins = self._board = self._leases.pins = None
+        self._pins = self._board = self._ring = self._leases.pins = None
 
     def _next_tag(self) -> int:
         self._tag = self._tag % 0xFFFF_FFFF + 1
@@ -342,7 +394,7 @@ class BlockConnection(FrameChannel):
     def _map(self, number: int) -> None:
         """Has the mover hand a slab over. Only between an answer and the next request."""
         self.send(pack_frame(Op.MAP, tag=number))
-        head, at, descriptors = self._receive_descriptors()
+        head, at, descriptors = self._receive_descriptors(2)
         if head.tag != number or len(descriptors) != 2:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -354,7 +406,7 @@ class BlockConnection(FrameChannel):
         board. Once, before anything else is asked."""
         can_pin = register_for_barriers()
         self.send(pack_frame(Op.MARK))
-        _, at, descriptors = self._receive_descriptors()
+        _, at, descriptors = self._receive_descriptors(2)
         try:
             pins_bytes, board_bytes = MAPPED_SIZES.unpack_from(self.buffer, at)
             if len(descriptors) != 2 or pins_bytes != PIN_BYTES:
@@ -366,10 +418,26 @@ class BlockConnection(FrameChannel):
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _receive_descriptors(self) -> tuple[Head, int, list[int]]:
+    def _open_ring(self) -> None:
+        """Gets the memory of the ring, if the mover offers one and there is none yet."""
+        if self._ring is not None or self._board is None or not self.may_ring:
+            return
+        self.send(pack_frame(Op.RING))
+        _, at, descriptors = self._receive_descriptors(1)
+        try:
+            size_bytes, _ = MAPPED_SIZES.unpack_from(self.buffer, at)
+            if len(descriptors) != 1 or size_bytes != MEMORY_BYTES:
+                raise Corrupt("The mover did not hand a ring over.")
+            self._ring = PutRing(descriptors[0])
+            self.slabs.rings.add(self._ring)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _receive_descriptors(self, count: int) -> tuple[Head, int, list[int]]:
         size = HEAD.size + MAPPED_SIZES.size
         try:
-            body, descriptors, _, _ = socket.recv_fds(self.socket, size, 2)
+            body, descriptors, _, _ = socket.recv_fds(self.socket, size, count)
         except BlockingIOError as error:
             raise self._late() from error
         except OSError as error:

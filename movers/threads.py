@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+_find_processor = ctypes.CDLL(None).sched_getcpu
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,3 +43,17 @@ def _forget_frames(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
+
+
+def step_aside(processor: int) -> None:
+    """Moves the calling thread off a processor that it shares with somebody who has work to do
+    there, if it may run on another one. (In a virtual machine Linux wakes a thread beside its waker
+    or where it was, although others rest: it takes a halted virtual processor for an absent one.)
+    """
+    if _find_processor() != processor:
+        return
+    allowed = os.sched_getaffinity(0)
+    others = allowed - {processor}
+    if others:
+        os.sched_setaffinity(0, others)
+        os.sched_setaffinity(0, allowed)

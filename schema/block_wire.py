@@ -20,6 +20,8 @@ answer is answered in order, with the same tag. Pure; every length is checked be
     MARK       nothing                   MAPPED, with two descriptors: of the connection's mark and
                                          pins, and of the board (size 0: there is none)
     USED       keys                      (no answer) blocks that were found on the board
+    RING       nothing                   MAPPED, with one descriptor: of the connection's ring
+    WATCH      nothing                   (no answer) the ring is to be looked at for a while
     COUNT      nothing                   COUNTED: JSON of the counts
     TICKET     JSON of a TicketRequest   TICKETED: the ticket for another node's data port
     FETCH      keys (TCP)                FOUND as above, then the bytes of those found; in batches
@@ -33,7 +35,8 @@ flips on the way in a key, a size or a digest would else be another block's good
 
 An entry is a place and a size; a place is the number of a slab and an offset in it. MAPPED brings
 two sizes of 64 bits. Mark, pins and board: `schema/block_board.py`. The application writes the tag
-of a STORE to the mark when its blocks are written, in place of a FILLED.
+of a STORE to the mark when its blocks are written, in place of a FILLED. With a ring it writes the
+STORE there when its blocks are written, and has no answer (`schema/block_ring.py`).
 """
 
 from __future__ import annotations
@@ -110,6 +113,8 @@ class Op(IntEnum):
     MARK = 13
     USED = 14
     TICKET = 15
+    RING = 16
+    WATCH = 17
     FOUND = 65
     STORED = 66
     STATES = 67
@@ -165,12 +170,14 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """The node, and which life of its mover; with `refusal`, one sentence on why it will not
-    serve. `challenge` is to be answered by a ticket."""
+    serve. `challenge` is to be answered by a ticket. `rings`: the connection may have a ring
+    (RING)."""
 
     node: str
     life: str = ""
     refusal: str = ""
     challenge: Challenge | None = None
+    rings: bool = False
 
 
 class TicketRequest(msgspec.Struct, frozen=True):

@@ -72,14 +72,20 @@ class Desk:
     def answer(self, buffer: Buffer, at: int, head: Head) -> bytes:
         """The answer to the frame whose body begins at `at`; b"" when it has none."""
         answer = self._answers.get(head.op)
+        if self.session.fault:
+            raise Corrupt(self.session.fault)
         if answer is None:
             raise Corrupt(f"Operation {head.op} on blocks is unknown.")
         return answer(buffer, at, head)
 
     def tidy(self) -> None:
-        """What an application need not wait for: the end of what it wrote before."""
-        if self.session.batches:
+        """What an application need not wait for: the end of what it wrote before, and slots for
+        what it will put. Raises Corrupt for what it wrote into its ring."""
+        if self.session.batches or self.session.ring is not None:
             self.store.collect_from(self.session)
+            if self.session.fault:
+                raise Corrupt(self.session.fault)
+            self.store.lend_ahead(self.session)
 
     def _find(self, buffer: Buffer, at: int, head: Head) -> bytes:
         keys, _ = split_keys(buffer, at, head)

@@ -11,10 +11,12 @@ import logging
 import math
 import mmap
 import os
+import select
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tensorcast.movers.blocks.base import BlockLocator
@@ -23,9 +25,11 @@ from tensorcast.movers.blocks.session import Session
 from tensorcast.movers.blocks.store import BlockStore
 from tensorcast.movers.memory.handover import close_all
 from tensorcast.movers.sockets import check_actor, check_peer, listen_at, peer_login
+from tensorcast.movers.threads import step_aside
 from tensorcast.movers.transports.base import Door
 from tensorcast.movers.transports.tcp.sockets import limit_calls, receive, shut_down
 from tensorcast.schema.block_board import PIN_BYTES
+from tensorcast.schema.block_ring import MEMORY_BYTES
 from tensorcast.schema.block_wire import (
     FRAME_S_MAX,
     HEAD,
@@ -48,6 +52,9 @@ HELLO_S_MAX = 10.0
 SEND_S_MAX = 20.0
 CONNECTIONS_MAX = 512
 BUFFER_BYTES = 64 << 10
+LOOK_MS = 2
+LOOKS = 25
+"""A ring is looked at so often, until it has been empty so many times."""
 _TIMEVAL = struct.Struct("ll")
 _FOREVER = _TIMEVAL.pack(0, 0)
 _logger = logging.getLogger(__name__)
@@ -123,7 +130,12 @@ class BlockServer:
         try:
             with connected:
                 session = greet(
-                    connected, self._cluster, self._node, self._store.life, is_local=True
+                    connected,
+                    self._cluster,
+                    self._node,
+                    self._store.life,
+                    is_local=True,
+                    rings=self._store.state.board.fd >= 0,
                 )
                 self._store.join(session)
                 desk = Desk(self._store, self._locator, session, self._sign)
@@ -146,6 +158,7 @@ def greet(
     *,
     is_local: bool,
     door: Door | None = None,
+    rings: bool = False,
 ) -> Session:
     """Checks who calls, and answers; at a `door` a ticket may be needed. Raises Corrupt,
     PermissionDenied, EOFError, OSError."""
@@ -163,7 +176,7 @@ def greet(
     except TensorCastError as error:
         refusal = str(error)
     challenge = door.challenge(None) if door is not None and not refusal else None
-    welcome = Welcome(node=node, life=life, refusal=refusal, challenge=challenge)
+    welcome = Welcome(node=node, life=life, refusal=refusal, challenge=challenge, rings=rings)
     connected.sendall(pack_opening(welcome))
     if refusal:
         raise PermissionDenied(refusal)
@@ -202,6 +215,9 @@ class _Conversation:
         self._desk = desk
         self._buffer = bytearray(BUFFER_BYTES)
         self._deadline_s = 0.0
+        self._looks = 0
+        self._poller = select.poll()
+        self._poller.register(connected, select.POLLIN)
 
     def run(self) -> None:
         """Raises Corrupt, EOFError, OSError."""
@@ -209,13 +225,29 @@ class _Conversation:
         # An application may think as long as it likes, but must read its answers.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOREVER)
         filled = 0
-        while got := receive_into(memoryview(self._buffer)[filled:]):
+        while self._watch() and (got := receive_into(memoryview(self._buffer)[filled:])):
             end = filled + got
             at = self._answer_all(end)
             filled = end - at
             if filled or self._deadline_s:
                 self._limit(is_new=at > 0, is_whole=not filled)
                 self._keep(at, end)
+
+    def _watch(self) -> bool:
+        """Looks at the ring of an application that puts, until it says something or has put nothing
+        for a while. True."""
+        ring = self._desk.session.ring
+        if ring is None or not self._looks:
+            return True
+        ring.set_watched(is_watched=True)
+        while self._looks and not self._poller.poll(LOOK_MS):
+            self._looks = LOOKS if ring.has_told else self._looks - 1
+            if ring.has_told:
+                step_aside(ring.processor)
+            self._desk.tidy()
+        if not self._looks:
+            ring.set_watched(is_watched=False)
+        return True
 
     def _answer_all(self, end: int) -> int:
         """Answers the whole frames in the buffer; where the rest begins."""
@@ -226,14 +258,17 @@ class _Conversation:
             stop = at + HEAD.size + head.size
             if stop > end:
                 break
-            if head.op in (Op.MAP, Op.MARK):
+            if head.op in _HANDED_OVER:
                 self._hand_over(head)
+            elif head.op == Op.WATCH:
+                self._looks = LOOKS
             else:
                 reply = answer(buffer, at + HEAD.size, head)
                 if reply:
                     connected.sendall(reply)
                 if head.op == Op.STORE:
                     self._desk.tidy()
+                    self._looks = LOOKS
             at = stop
         return at
 
@@ -267,7 +302,7 @@ class _Conversation:
         """Descriptors of a slab, to read and to write; or of pins and board."""
         fds: list[int] = []
         try:
-            sizes = self._open_words(fds) if head.op == Op.MARK else self._open_slab(head.tag, fds)
+            sizes = _HANDED_OVER[head.op](self, head.tag, fds)
             frame = pack_frame(Op.MAPPED, MAPPED_SIZES.pack(*sizes), tag=head.tag)
             socket.send_fds(self._socket, [frame], fds)
         finally:
@@ -281,7 +316,11 @@ class _Conversation:
         fds.append(slab.segment.open_writable())
         return slab.segment.capacity_bytes, slab.segment.capacity_bytes
 
-    def _open_words(self, fds: list[int]) -> tuple[int, int]:
+    def _open_ring(self, _: int, fds: list[int]) -> tuple[int, int]:
+        fds.append(self._desk.store.open_ring(self._desk.session).fd)
+        return MEMORY_BYTES, 0
+
+    def _open_words(self, _: int, fds: list[int]) -> tuple[int, int]:
         """Memory of its own for each connection, which goes with it, and the board."""
         session, board = self._desk.session, self._desk.store.state.board
         if session.words is not None:
@@ -296,3 +335,10 @@ class _Conversation:
             return PIN_BYTES, 0
         fds.append(board.open_read_only())
         return PIN_BYTES, board.size_bytes
+
+
+_HANDED_OVER: dict[int, Callable[[_Conversation, int, list[int]], tuple[int, int]]] = {
+    Op.MAP: _Conversation._open_slab,
+    Op.MARK: _Conversation._open_words,
+    Op.RING: _Conversation._open_ring,
+}

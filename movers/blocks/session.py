@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorcast.schema.block_board import MARK, PINS, PINS_FIRST, PINS_USED
 from tensorcast.schema.block_wire import ENTRY, PLACE, entry_places, split_entries
 from tensorcast.schema.errors import Corrupt
+
+if TYPE_CHECKING:
+    from tensorcast.movers.blocks.ring import PutRing
 
 LEASES_MAX = 1 << 16
 _NO_PINS = bytes(PINS * PLACE.size)
@@ -22,6 +25,12 @@ class Batch(NamedTuple):
     digests: Sequence[bytes] = ()
     has_mark: bool = False
 
+    def pick(self, indexes: Sequence[int]) -> Batch:
+        """The batch of the blocks of these indexes."""
+        digests = [self.digests[at] for at in indexes] if self.digests else ()
+        keys, entries = [self.keys[at] for at in indexes], [self.entries[at] for at in indexes]
+        return Batch(keys, entries, self.priority, digests, self.has_mark)
+
 
 class Session:
     """All of it ends with the connection. Only changed under the store's lock.
@@ -29,7 +38,9 @@ class Session:
     `user`: the login of the application, by the kernel or by its mover's word. `leases`: by tag,
     the entries that may not be overwritten; `lent`: empty slots by place, and their size;
     `batches`: by tag. `words`: memory in which the application says what it has written, and what
-    it reads (`schema/block_board.py`).
+    it reads (`schema/block_board.py`). `ring`: in which it tells of what it has stored; `fault`:
+    why the ring is not looked at any more. `put_bytes`: the size of the largest block that it put
+    last.
     """
 
     def __init__(self, actor: str, user: str = "") -> None:
@@ -40,6 +51,9 @@ class Session:
         self.lent_bytes = 0
         self.batches: dict[int, Batch] = {}
         self.words: memoryview | None = None
+        self.ring: PutRing | None = None
+        self.fault = ""
+        self.put_bytes = 0
 
     def ended(self) -> list[int]:
         """The tags of the batches that the application has marked as written."""

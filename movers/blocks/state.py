@@ -20,9 +20,10 @@ _NO_PLACES = frozenset((NOWHERE[: PLACE.size], bytes(PLACE.size)))
 class BlockState:
     """Slabs, index and sessions. Every method but `hash` needs `lock`.
 
-    `writing`: the keys between the begin and the end of their batch, and who writes them.
-    `retired`: places that are in no index any more, but that somebody reads. `unhashed`: keys
-    that came without a digest. `written` wakes those who wait for a block that is being written.
+    `ringing`: the sessions that have a ring. `writing`: the keys between the begin and the end of
+    their batch, and who writes them. `retired`: places that are in no index any more, but that
+    somebody reads. `unhashed`: keys that came without a digest. `written` wakes those who wait for
+    a block that is being written.
     """
 
     def __init__(self, slabs: Slabs, index: BlockIndex, board: BlockBoard) -> None:
@@ -32,6 +33,7 @@ class BlockState:
         self.index = index
         self.board = board
         self.sessions: set[Session] = set()
+        self.ringing: set[Session] = set()
         self.writing: dict[bytes, Session] = {}
         self.retired: set[bytes] = set()
         self.unhashed: deque[Sequence[bytes]] = deque()

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from tensorcast.movers.blocks.base import BlockReporter, BlockSpill
 from tensorcast.movers.blocks.board import BlockBoard
 from tensorcast.movers.blocks.index import BlockIndex
+from tensorcast.movers.blocks.intake import BlockIntake
+from tensorcast.movers.blocks.ring import PutRing
 from tensorcast.movers.blocks.room import BlockRoom
 from tensorcast.movers.blocks.session import LEASES_MAX, Batch, Session
 from tensorcast.movers.blocks.slabs import Slab, Slabs
@@ -42,7 +44,10 @@ WRITING_S_MAX = 2.0
 LOOK_S = 0.001
 
 LENT_SHARE = 8
-"""One connection is lent at most one in so many bytes of the budget ahead of need."""
+"""One connection is lent at most one in so many bytes of the budget ahead of need ..."""
+
+AHEAD_BYTES = 32 << 20
+"""... and one with a ring always about so many, for what it puts until somebody looks there."""
 
 _NO_DIGEST = bytes(8)
 _logger = logging.getLogger(__name__)
@@ -85,6 +90,7 @@ class BlockStore:
             Slabs(pool, capacity_bytes), BlockIndex(policy), BlockBoard(capacity_bytes)
         )
         self.room = BlockRoom(self.state, reporter, spill)
+        self._intake = BlockIntake(self.state, reporter)
         self._reporter = reporter
         self._spill = spill
         self.life = secrets.token_hex(8)
@@ -118,11 +124,12 @@ class BlockStore:
         """Looks for what was not there: in batches that are being written, and on the disk."""
         entries = split_entries(found, 0, len(keys), len(found))
         missing = [key for key, entry in zip(keys, entries, strict=True) if entry == NOWHERE]
+        is_new = self._intake.catch_up()
         with self.state.lock:
             is_written = [key for key in missing if key in self.state.writing]
         self._wait_for(is_written, session)
         is_back = [key for key in missing if self._spill.contains(key) and self._bring_back(key)]
-        if not is_written and not is_back:
+        if not is_new and not is_written and not is_back:
             return found
         with self.state.lock:
             found = self.state.index.look_up(keys)
@@ -136,7 +143,7 @@ class BlockStore:
         with self.state.lock:
             while time.monotonic() < deadline:
                 writers = {writing[key] for key in keys if key in writing}
-                self._collect(*writers)
+                self._intake.collect(*writers)
                 if not any(writing.get(key, session) is not session for key in keys):
                     return
                 self.state.written.wait(LOOK_S)  # a mark wakes nobody
@@ -153,9 +160,9 @@ class BlockStore:
         with self.state.slabs.memory(entry) as memory:
             is_read = self._spill.read(key, memory)
         with self.state.lock:
-            is_new = is_read and not self._is_known(key)
+            is_new = is_read and not self._intake.is_known(key)
             if is_new:
-                self._add([key], [entry], 0, ())
+                self._intake.add([key], [entry], 0, ())
             else:
                 self.state.slabs.give(places)
         return is_read
@@ -169,9 +176,10 @@ class BlockStore:
 
     def states(self, keys: Sequence[bytes]) -> bytearray:
         """Where each block is on this node; one that is being written counts as in memory."""
+        self._intake.catch_up()
         with self.state.lock:
             found = bytearray(
-                State.IN_MEMORY if self._is_known(key) else State.ABSENT for key in keys
+                State.IN_MEMORY if self._intake.is_known(key) else State.ABSENT for key in keys
             )
         for at, key in enumerate(keys):
             if found[at] == State.ABSENT and self._spill.contains(key):
@@ -248,6 +256,8 @@ class BlockStore:
         session's mark reaches the tag. The places of `entries` are slots that the session was lent
         (then they are used), or nothing. Raises Corrupt when they were not lent, a size cannot be,
         or a batch of this tag has not ended yet."""
+        self._intake.catch_up()
+        session.put_bytes = max(entry_sizes(entries), default=0)
         if not is_proposed:
             entries = self._find_slots(keys, entries)
         places = entry_places(entries)
@@ -258,10 +268,12 @@ class BlockStore:
                 raise Corrupt(f"A connection begins batch {tag} twice.")
             if is_proposed:
                 session.use(places, max(entry_sizes(entries), default=0))
-            states = self._judge(keys, entries, has_places=is_proposed)
+            states = self._intake.judge(keys, entries, has_places=is_proposed)
             batch = Batch(keys, entries, priority, digests, has_mark)
             if any(states):
-                batch, entries = _pick(batch, states)
+                batch = batch.pick([at for at, state in enumerate(states) if not state])
+                pairs = list(zip(entries, states, strict=True))
+                entries = [NOWHERE if state else entry for entry, state in pairs]
                 unused = [p for p, state in zip(places, states, strict=True) if state]
                 self._put_aside(session, unused, is_kept=is_proposed)
             self.state.writing.update(dict.fromkeys(batch.keys, session))
@@ -277,34 +289,11 @@ class BlockStore:
         else:
             self.state.slabs.give(places)
 
-    def _judge(
-        self, keys: Sequence[bytes], entries: Sequence[bytes], *, has_places: bool
-    ) -> bytearray:
-        """A state for each block that is put. Under the lock."""
-        states = bytearray(len(keys))
-        held, writing = self.state.index.entries.keys(), self.state.writing.keys()
-        is_plain = has_places or all(entry[:8] != NOWHERE[:8] for entry in entries)
-        is_plain = is_plain and len(set(keys)) == len(keys)
-        if is_plain and held.isdisjoint(keys) and writing.isdisjoint(keys):
-            return states
-        seen: set[bytes] = set()
-        for at, key in enumerate(keys):
-            if key in seen or self._is_known(key):
-                states[at] = State.EXISTED
-            elif entries[at][:8] == NOWHERE[:8]:
-                size = int.from_bytes(entries[at][8:12], "little")
-                states[at] = State.NO_ROOM if 0 < size <= BLOCK_BYTES_MAX else State.TOO_LARGE
-            seen.add(key)
-        return states
-
-    def _is_known(self, key: bytes) -> bool:
-        return key in self.state.index.entries or key in self.state.writing
-
     def _find_slots(self, keys: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes]:
         """Entries with places for the blocks that are not here; without a place for the others and
         where there is no room."""
         with self.state.lock:
-            absent = [at for at, key in enumerate(keys) if not self._is_known(key)]
+            absent = [at for at, key in enumerate(keys) if not self._intake.is_known(key)]
         found = [NOWHERE[:8] + entry[8:12] for entry in entries]
         sizes: dict[int, list[int]] = {}
         for at in absent:
@@ -324,60 +313,42 @@ class BlockStore:
             batch = session.batches.get(tag)
             if batch is None or any(at >= len(batch.keys) for at in failed):
                 raise Corrupt("A connection ends a batch that it has not begun.")
-            self._end(session, tag, frozenset(failed))
+            self._intake.end(session, tag, frozenset(failed))
 
-    def _end(self, session: Session, tag: int, failed: frozenset[int] = frozenset()) -> None:
-        """Makes the blocks of a batch readable. Under the lock."""
-        batch = session.batches.pop(tag)
-        self.state.stop_writing(batch.keys)
-        if failed:
-            batch = self._without(batch, failed)
-        self._add(batch.keys, batch.entries, batch.priority, batch.digests)
+    def open_ring(self, session: Session) -> PutRing:
+        """A ring for a connection. Raises Corrupt when it has one."""
+        with self.state.lock:
+            if session.ring is not None:
+                raise Corrupt("A connection asks for its ring twice.")
+            session.ring = PutRing()
+            self.state.ringing.add(session)
+            return session.ring
 
-    def _collect(self, *sessions: Session) -> None:
-        """Ends the batches that their writers have marked. Under the lock."""
-        for session in sessions:
-            for tag in session.ended():
-                self._end(session, tag)
+    def lend_ahead(self, session: Session) -> None:
+        """Lends a connection with a ring what it may put before somebody looks there again. Raises
+        Corrupt."""
+        ring, size = session.ring, session.put_bytes
+        if ring is None or not 0 < size <= BLOCK_BYTES_MAX:
+            return
+        ahead = min(AHEAD_BYTES, self._lent_bytes_max)
+        missing = ahead - session.lent_bytes
+        if missing * 4 >= ahead:
+            slot = slot_bytes(size)
+            places = self.room.take_ahead(slot, min(missing // slot, ring.room))
+            with self.state.lock:
+                session.lend(places, slot)
+                ring.lend(places, size)
 
     def collect_from(self, session: Session) -> None:
-        """Ends the batches that this session has marked."""
+        """Ends the batches that this session has marked, and takes in what it has told of."""
         with self.state.lock:
-            self._collect(session)
+            self._intake.collect(session)
 
     def collect(self) -> None:
         """Ends all batches that their writers have marked, and frees what is read no more."""
         with self.state.lock:
-            self._collect(*self.state.sessions)
+            self._intake.collect(*self.state.sessions)
             self.state.free_retired()
-
-    def _without(self, batch: Batch, failed: frozenset[int]) -> Batch:
-        self.state.slabs.give([batch.entries[at][:8] for at in sorted(failed)])
-        kept = [at for at in range(len(batch.keys)) if at not in failed]
-        return Batch(
-            [batch.keys[at] for at in kept],
-            [batch.entries[at] for at in kept],
-            batch.priority,
-            [batch.digests[at] for at in kept] if batch.digests else (),
-        )
-
-    def _add(
-        self,
-        keys: Sequence[bytes],
-        entries: Sequence[bytes],
-        priority: int,
-        digests: Sequence[bytes],
-    ) -> None:
-        """Makes written blocks readable. Under the lock."""
-        state = self.state
-        state.index.add(keys, entries, priority)
-        state.board.add(keys, entries)
-        if digests:
-            state.index.digests.update(zip(keys, digests, strict=True))
-        else:
-            state.unhashed.append(keys)
-        state.commits += 1
-        self._reporter.stored(Tier.DRAM, list(zip(keys, entry_sizes(entries), strict=True)))
 
     def lend(self, session: Session, size_bytes: int, wanted: int) -> tuple[int, list[bytes]]:
         """Slots for blocks of this size, lent ahead of need: at most `wanted`, or what a session
@@ -402,7 +373,7 @@ class BlockStore:
         on_disk = [key for key in keys if self._spill.contains(key)]
         self._spill.remove(on_disk)
         with self.state.lock:
-            self._collect(*self.state.sessions)
+            self._intake.collect(*self.state.sessions)
             gone = [key for key in dict.fromkeys(keys) if key in self.state.index.entries]
             self.state.remove(gone)
             if gone:
@@ -435,7 +406,7 @@ class BlockStore:
     def keys_of(self, beginning: bytes) -> list[bytes]:
         """The blocks, in memory and on disk, whose keys begin so."""
         with self.state.lock:
-            self._collect(*self.state.sessions)
+            self._intake.collect(*self.state.sessions)
             found = [key for key in self.state.index.entries if key.startswith(beginning)]
         return list(dict.fromkeys([*found, *self._spill.keys_of(beginning)]))
 
@@ -449,7 +420,8 @@ class BlockStore:
         state = self.state
         with state.lock:
             state.sessions.discard(session)
-            self._collect(session)
+            self._intake.collect(session)
+            state.ringing.discard(session)
             for batch in session.batches.values():
                 state.stop_writing(batch.keys)
                 state.slabs.give([entry[:8] for entry in batch.entries])
@@ -462,7 +434,7 @@ class BlockStore:
         """Counts, for diagnosis and for tests of leaks."""
         state = self.state
         with state.lock:
-            self._collect(*state.sessions)
+            self._intake.collect(*state.sessions)
             state.free_retired()
             return BlockStats(
                 blocks=len(state.index.entries),
@@ -475,17 +447,3 @@ class BlockStore:
                 lent=sum(len(session.lent) for session in state.sessions),
                 unhashed=sum(map(len, state.unhashed)),
             )
-
-
-def _pick(batch: Batch, states: bytearray) -> tuple[Batch, list[bytes]]:
-    """The batch of those that are wanted, and the entries with NOWHERE for the others."""
-    wanted = [at for at, state in enumerate(states) if state == State.WANTED]
-    picked = Batch(
-        [batch.keys[at] for at in wanted],
-        [batch.entries[at] for at in wanted],
-        batch.priority,
-        [batch.digests[at] for at in wanted] if batch.digests else (),
-        batch.has_mark,
-    )
-    pairs = zip(batch.entries, states, strict=True)
-    return picked, [NOWHERE if state else entry for entry, state in pairs]

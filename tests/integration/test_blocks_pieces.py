@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from block_nodes import KIB, BlockNode, content_of, keys_for
+from block_nodes import KIB, BlockNode, content_of, keys_for, wait_until
 from tensorcast.client.blocks import Blocks
 from tensorcast.client.blocks_pieces import Pieces
 from tensorcast.schema.block_wire import SOCKET_SUFFIX
@@ -118,7 +118,7 @@ def test_a_block_that_is_given_up_while_it_is_put_is_never_seen(nodes: list[Bloc
     pieces = [*cache.pieces()[:-1], GivenUp([cache.rows[:, COUNT - 1]])]
     with pytest.raises(Cancelled):
         client.put(keys, pieces)
-    assert client.exists(keys) == [False] * COUNT
+    wait_until(lambda: not any(client.exists(keys)))  # the mover hears that its writer is gone
     assert client.get(keys) == [None] * COUNT
     assert client.put(keys, cache.pieces()) == [STORED] * COUNT
     assert [bytes(view) for view in client.get(keys)] == contents()

@@ -127,7 +127,7 @@ def test_memory_is_made_before_it_is_missed_and_no_put_waits_for_it():
             wait_until(lambda: pool.asked == 2)
         finally:
             pool.gate.set()
-        wait_until(lambda: pool.stats().used_bytes == 32 * MIB)
+        wait_until(lambda: pool.stats().used_bytes >= 32 * MIB)  # and more: slots are lent ahead
         for n in range(14, 200):
             assert put(client, [n], MIB) == [STORED]
         check(client, range(200), MIB)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
 
-from tensorcast.movers.threads import in_thread
+from tensorcast.movers.threads import in_thread, step_aside
 
 
 async def test_the_result_and_the_error_come_back():
@@ -48,3 +49,10 @@ async def test_an_error_keeps_no_view_of_the_memory():
         await in_thread(work)
     memory.append(1)  # raises BufferError as long as a view is alive
     assert caught.value.args == (8,)
+
+
+def test_a_thread_steps_aside_and_may_run_where_it_might_before():
+    allowed = os.sched_getaffinity(0)
+    for processor in (*allowed, 1 << 40):
+        step_aside(processor)
+        assert os.sched_getaffinity(0) == allowed
