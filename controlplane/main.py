@@ -45,6 +45,7 @@ from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import migrate
 from tensorcast.log.blocks import JetStreamBlocks
+from tensorcast.log.folding import Folding
 from tensorcast.log.follower import Follower
 from tensorcast.log.heads import JetStreamHeads
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
@@ -131,8 +132,8 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
             supervisor.tell(status="bringing the database up to date")
             await migrate(settings.postgres_url, timeout_s=START_S_MAX)
             await _refuse_another_log(settings, log, supervisor)
-        tail = Tail(log)
-        desk = _make_desk(settings, log, tail, owned)
+        tail, folding = Tail(log), Folding()
+        desk = _make_desk(settings, log, Follower(tail, folding=folding), owned)
         await desk.gate.load()
         listening = asyncio.Event()
         tasks = await owned.enter_async_context(asyncio.TaskGroup())
@@ -140,7 +141,7 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
         tasks.create_task(desk.follower.run())
         tasks.create_task(desk.writer.run())
         await desk.follower.wait_for(await log.last_seq(), CATCH_UP_S_MAX)
-        for service in _services(settings, log, tail, desk, listening):
+        for service in _services(settings, log, tail, folding, desk, listening):
             tasks.create_task(service)
         if "api" in settings.services:
             await listening.wait()
@@ -161,7 +162,9 @@ async def _refuse_another_log(
         raise
 
 
-def _make_desk(settings: Settings, log: JetStreamLog, tail: Tail, owned: AsyncExitStack) -> Desk:
+def _make_desk(
+    settings: Settings, log: JetStreamLog, follower: Follower, owned: AsyncExitStack
+) -> Desk:
     """What the services share; closed with `owned`."""
     engine = make_engine(settings.postgres_url or NOWHERE, name="tensorcast api")
     owned.push_async_callback(engine.dispose)
@@ -169,7 +172,7 @@ def _make_desk(settings: Settings, log: JetStreamLog, tail: Tail, owned: AsyncEx
     return Desk(
         cluster=settings.cluster,
         writer=Writer(log),
-        follower=Follower(tail),
+        follower=follower,
         cursors=cursors,
         history=PostgresHistory(engine),
         heartbeats=Heartbeats(asyncio.get_running_loop().time),
@@ -201,7 +204,12 @@ def _make_proofs(
 
 
 def _services(
-    settings: Settings, log: JetStreamLog, tail: Tail, desk: Desk, listening: asyncio.Event
+    settings: Settings,
+    log: JetStreamLog,
+    tail: Tail,
+    folding: Folding,
+    desk: Desk,
+    listening: asyncio.Event,
 ) -> Iterator[Coroutine[object, object, None]]:
     """The chosen services, not started yet. The API sets `listening`."""
     chosen = settings.services
@@ -209,7 +217,7 @@ def _services(
     if chosen & {"timers", "api"}:
         yield desk.heartbeats.run(log.nats, settings.cluster)
     if "persister" in chosen:
-        yield run_persister(tail, settings.postgres_url, desk.progress)
+        yield run_persister(tail, settings.postgres_url, desk.progress, folding)
         yield _persist_blocks(settings, desk.block_progress)
         yield run_snapshots(follower, desk.progress, settings.postgres_url)
         yield run_departures(desk)
@@ -219,7 +227,14 @@ def _services(
             yield run_signer(settings.cluster, file, heads, desk.progress)
     if "scheduler" in chosen:
         yield run_plans(log, appender, follower, labels=settings.topology)
-        yield run_scheduler(tail, appender, desk.cursors, follower=follower, catalog=desk.catalog)
+        yield run_scheduler(
+            tail,
+            appender,
+            desk.cursors,
+            follower=follower,
+            catalog=desk.catalog,
+            folding=folding,
+        )
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s
         yield run_timers(log.nats, appender, follower, desk.heartbeats, node_timeout_s=timeout_s)

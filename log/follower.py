@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-from tensorcast.log.folding import take
+from tensorcast.log.folding import Folding
 from tensorcast.log.port import Log, Stored
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.envelope import Recorded
@@ -84,7 +84,10 @@ class Subscription:
 class Follower:
     """Folds a log into `view`, from `view.at` on. `run` does the work; all else only looks."""
 
-    def __init__(self, log: Log, *, view: ClusterView | None = None) -> None:
+    def __init__(
+        self, log: Log, *, view: ClusterView | None = None, folding: Folding | None = None
+    ) -> None:
+        self._folding = folding or Folding()
         self.view = ClusterView() if view is None else view
         self._log = log
         self._moved = asyncio.Event()
@@ -101,7 +104,7 @@ class Follower:
 
     def _take(self, stored: Stored) -> None:
         before = self.view.skipped
-        self.view, recorded = take(self.view, stored)
+        self.view, recorded = self._folding.take(self.view, stored)
         if self.view.skipped > before:
             _logger.error("event %d cannot be taken: it is parked", stored.seq)
             return

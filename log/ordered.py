@@ -109,7 +109,7 @@ class _Consumer:
         self._name = name
         self._after = after
         self._id = "r" + secrets.token_hex(8)
-        self._arrived: deque[Msg] = deque()
+        self._arrived: deque[Msg | tuple[bytes, bytes, bytes]] = deque()
         self._news = asyncio.Event()
         self._interrupted = False
         self._subscription: Subscription | None = None
@@ -121,7 +121,8 @@ class _Consumer:
         nats = self._connection.nats
         inbox = nats.new_inbox()
         try:
-            self._subscription = await nats.subscribe(inbox, cb=self._on_message)
+            self._subscription = await nats.subscribe(inbox, cb=self._on_status)
+            self._connection.set_sink(self._subscription, self._on_message)
         except NatsError as error:
             raise self._connection.unavailable(str(error)) from error
         request = {"stream_name": self._name, "config": self._config(inbox)}
@@ -152,7 +153,10 @@ class _Consumer:
         """Ends delivery. The server forgets the consumer by itself when it cannot be told."""
         self._connection.unlisten(self._interrupt)
         subscription, self._subscription = self._subscription, None
-        if subscription is None or self._connection.nats.is_closed:
+        if subscription is None:
+            return
+        self._connection.set_sink(subscription, None)
+        if self._connection.nats.is_closed:
             return
         try:
             await subscription.unsubscribe()
@@ -170,14 +174,15 @@ class _Consumer:
         batch: list[Stored] = []
         while self._arrived and len(batch) < count_max:
             message = self._arrived.popleft()
-            if message.headers and "Status" in message.headers:
+            if isinstance(message, Msg):
                 await self._answer(message)
                 continue
-            seq = _seq_of(message.reply)
+            subject, reply, payload = message
+            seq = _seq_of(reply)
             if seq != self._after + 1:
                 raise _Broken(f"event {seq} came after {self._after}")
             self._after = Seq(seq)
-            batch.append(Stored(Seq(seq), message.subject, message.data))
+            batch.append(Stored(Seq(seq), subject.decode(), payload))
         return tuple(batch)
 
     async def _wait(self) -> None:
@@ -202,7 +207,11 @@ class _Consumer:
         if last is not None and int(last) > self._after and not self._arrived:
             raise _Broken(f"events after {self._after} got lost on their way")
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, subject: bytes, reply: bytes, payload: bytes) -> None:
+        self._arrived.append((subject, reply, payload))
+        self._news.set()
+
+    async def _on_status(self, message: Msg) -> None:
         self._arrived.append(message)
         self._news.set()
 
@@ -211,7 +220,7 @@ class _Consumer:
         self._news.set()
 
 
-def _seq_of(reply: str) -> int:
+def _seq_of(reply: bytes) -> int:
     """The position in the log, from the reply subject that JetStream gives a message."""
-    parts = reply.split(".")
+    parts = reply.split(b".")
     return int(parts[5] if len(parts) == 9 else parts[7])

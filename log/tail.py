@@ -17,7 +17,7 @@ from tensorcast.log.restore import RestorableLog
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.ids import Seq
 
-KEPT_EVENTS_MAX: Final = 8192
+KEPT_EVENTS_MAX: Final = 65_536
 KEPT_BYTES_MAX: Final = 32 << 20
 
 

@@ -47,6 +47,7 @@ from tensorcast.controlplane.store.write import (
     load_position,
     write_batch,
 )
+from tensorcast.log.folding import Folding
 from tensorcast.log.identity import now
 from tensorcast.log.port import Stored
 from tensorcast.log.restore import RestorableLog
@@ -60,7 +61,10 @@ _logger = logging.getLogger(__name__)
 
 
 async def run_persister(
-    log: RestorableLog, postgres_url: str, progress: Progress | None = None
+    log: RestorableLog,
+    postgres_url: str,
+    progress: Progress | None = None,
+    folding: Folding | None = None,
 ) -> None:
     """Copies for ever. The database must be migrated.
 
@@ -68,11 +72,13 @@ async def run_persister(
     events Postgres has is never copied: it is in `progress.refusal` until somebody mends it.
     """
     progress = Progress() if progress is None else progress
-    copy = partial(_copy, log, progress=progress)
+    copy = partial(_copy, log, progress=progress, folding=folding or Folding())
     await keep_copying("persister", postgres_url, progress, copy)
 
 
-async def _copy(log: RestorableLog, connection: AsyncConnection, *, progress: Progress) -> None:
+async def _copy(
+    log: RestorableLog, connection: AsyncConnection, *, progress: Progress, folding: Folding
+) -> None:
     """One life of the writer: from getting the lock to the first trouble."""
     while (term := await try_seat(connection, SEAT)) is None:
         progress.problem = None
@@ -97,13 +103,14 @@ async def _copy(log: RestorableLog, connection: AsyncConnection, *, progress: Pr
             if stored is None:
                 await say_alive(connection, SEAT, term)
                 continue
-            view, position, head = await _write(connection, view, position, head, stored)
+            view, position, head = await _write(connection, folding, view, position, head, stored)
             progress.committed_seq = position.seq
             progress.head = ChainHead(position.log_epoch, position.seq, head)
 
 
 async def _write(
     connection: AsyncConnection,
+    folding: Folding,
     view: ClusterView,
     position: Position,
     head: bytes,
@@ -113,7 +120,7 @@ async def _write(
     """Writes the events. When Postgres refuses something of them they are written one by one; the
     one that it refuses to have in a read model is parked. One that it refuses to have in the
     history is trouble."""
-    after, batch = prepare_batch(view, position, head, stored, refused)
+    after, batch = prepare_batch(view, position, head, stored, refused, folding)
     try:
         await write_batch(connection, batch)
     except REFUSALS as error:
@@ -122,9 +129,9 @@ async def _write(
         if len(stored) == 1:
             reason = f"Postgres refuses what follows from it: {brief(error)}"
             said = {stored[0].seq: reason}
-            return await _write(connection, view, position, head, stored, said)
+            return await _write(connection, folding, view, position, head, stored, said)
         for one in stored:
-            view, position, head = await _write(connection, view, position, head, (one,))
+            view, position, head = await _write(connection, folding, view, position, head, (one,))
         return view, position, head
     for letter in batch.letters:
         _logger.error("event %(seq)d is parked (%(aggregate_id)s): %(reason)s", letter)
@@ -137,14 +144,16 @@ def prepare_batch(
     head: bytes,
     stored: Sequence[Stored],
     refused: Refused = NOTHING_REFUSED,
+    folding: Folding | None = None,
 ) -> tuple[ClusterView, Batch]:
     """The view after the events, and what is to be written for them; `head` is the hash of the
     event before them. Pure but for the time that an unreadable event gets."""
-    recorded = [read_event(one, now()) for one in stored]
+    folding, seen_at = folding or Folding(1), now()
+    recorded = [read_event(one, seen_at, folding.decode) for one in stored]
     changed: dict[tuple[str, str], None] = {}
     letters: list[Letter] = []
     for one, read in zip(stored, recorded, strict=True):
-        view, letter = take_recorded(view, one, read, refused)
+        view, letter = take_recorded(view, one, read, refused, folding)
         if letter is not None:
             letters.append(letter)
         elif not isinstance(read.event, UnknownEvent):

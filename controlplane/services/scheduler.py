@@ -17,7 +17,7 @@ from tensorcast.controlplane.core.decisions import Decision, decide_reactions, i
 from tensorcast.controlplane.core.guard import Guard
 from tensorcast.controlplane.services.retries import Retries
 from tensorcast.log.execute import Appender, execute
-from tensorcast.log.folding import take
+from tensorcast.log.folding import Folding
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import APPEND_EVENTS_MAX, Cursors, Log, Stored
 from tensorcast.schema.cluster import ClusterView
@@ -49,12 +49,13 @@ async def run_scheduler(
     *,
     follower: Follower,
     catalog: Catalog = CATALOG,
+    folding: Folding | None = None,
 ) -> None:
     """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
     (its `run` is the caller's); commands are decided on its view. What cannot be taken is parked,
     and nothing follows from it."""
     reacted = await cursors.load(READER)
-    scheduler = Scheduler(writer, follower, reacted=reacted, catalog=catalog)
+    scheduler = Scheduler(writer, follower, reacted=reacted, catalog=catalog, folding=folding)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_store_cursor(scheduler, cursors))
         tasks.create_task(scheduler.retries.run())
@@ -75,7 +76,9 @@ class Scheduler:
         *,
         reacted: Seq,
         catalog: Catalog = CATALOG,
+        folding: Folding | None = None,
     ) -> None:
+        self._folding = folding or Folding()
         self.view = ClusterView()
         self.reacted = reacted
         self.retries = Retries(writer, follower)
@@ -87,7 +90,7 @@ class Scheduler:
     async def take(self, stored: Stored) -> None:
         """Folds one event and, when it is new and not parked, does what follows from it."""
         before = self.view.skipped
-        self.view, recorded = take(self.view, stored)
+        self.view, recorded = self._folding.take(self.view, stored)
         if recorded is not None and self.view.skipped == before:
             self.retries.note(self.view, recorded)
             self._guard.note(recorded)

@@ -33,6 +33,7 @@ from tensorcast.controlplane.store.write import (
     write_letters,
     write_states,
 )
+from tensorcast.log.folding import Folding
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, park, project, release
 from tensorcast.schema.envelope import Recorded
@@ -72,7 +73,11 @@ NOTHING_REFUSED: Final[Refused] = {}
 
 
 def take_recorded(
-    view: ClusterView, stored: Stored, recorded: Recorded, refused: Refused
+    view: ClusterView,
+    stored: Stored,
+    recorded: Recorded,
+    refused: Refused,
+    folding: Folding | None = None,
 ) -> tuple[ClusterView, Letter | None]:
     """The view after an event, and its letter when it is parked. Pure."""
     before, seq = view.skipped, stored.seq
@@ -86,7 +91,7 @@ def take_recorded(
         name = subject_id(stored.subject)
         after = park(view, seq, name, NO_EVENT)
         return after, _letter(after, name, seq, recorded, Fault.UNREADABLE)
-    after = project(view, recorded)
+    after = folding.project(view, stored, recorded) if folding else project(view, recorded)
     if after.skipped == before:
         return after, None
     name = name_of(stored, recorded)

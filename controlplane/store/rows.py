@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final, assert_never
 
@@ -67,11 +67,13 @@ _data_decoder = msgspec.json.Decoder(_Data)
 _encoder = msgspec.json.Encoder()
 
 
-def read_event(stored: Stored, seen_at: datetime) -> Recorded:
+def read_event(
+    stored: Stored, seen_at: datetime, read: Callable[[Stored], Recorded] | None = None
+) -> Recorded:
     """The event, or for bytes that are none an event of type `unreadable` that stands for them:
     it changes no state, and its time is that at which it was seen."""
     try:
-        return decode(stored.payload, stored.seq)
+        return read(stored) if read else decode(stored.payload, stored.seq)
     except Corrupt:
         return Recorded(
             seq=stored.seq,

@@ -112,7 +112,7 @@ class Client:
             else:  # others kept winning: nothing was done, and nothing is said of the key
                 self._record.count("move: overtaken")
             return
-        except TensorCastError as error:
+        except (TensorCastError, asyncio.CancelledError) as error:
             self._doubt(key, Operation(Kind.MOVED, began, inf, target, expect, False), error)
             await asyncio.sleep(UNREACHABLE_S)
             return
@@ -134,7 +134,7 @@ class Client:
         except Conflict:
             self._record.count("clear: overtaken")
             return
-        except TensorCastError as error:
+        except (TensorCastError, asyncio.CancelledError) as error:
             self._doubt(key, Operation(Kind.CLEARED, began, is_sure=False), error)
             await asyncio.sleep(UNREACHABLE_S)
             return
@@ -142,9 +142,13 @@ class Client:
         self._acknowledge(done.events, done.seq)
         self._note(key, Operation(Kind.CLEARED, began, time.monotonic()))
 
-    def _doubt(self, key: Key, operation: Operation, error: TensorCastError) -> None:
+    def _doubt(self, key: Key, operation: Operation, error: BaseException) -> None:
+        """Notes a change that got no answer: it may have happened. So does one under way when the
+        test ends."""
         self._record.count(f"change: {type(error).__name__}")
         self._record.operations[key].append((self._api.actor, operation))
+        if isinstance(error, asyncio.CancelledError):
+            raise error
 
     def _note(self, key: Key, operation: Operation) -> None:
         self._record.count(operation.kind.value)

@@ -24,7 +24,7 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import decode
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import TensorCastError
-from tensorcast.schema.events import ArtifactSealed
+from tensorcast.schema.events import ArtifactSealed, KeyMoved, KeyRemoved
 
 QUIET_S = 1.5
 SETTLE_S_MAX = 90.0
@@ -58,12 +58,13 @@ async def check(log: JetStreamLog, database: str, record: Record, last: int) -> 
     finally:
         await engine.dispose()
     recorded = [decode(one.payload, one.seq) for one in stored]
-    return [
+    found = [
         *compare(stored, rows),
         *find_lost(recorded, record),
         *compare_views(tuple(stored), view),
         *explain_keys(recorded, record),
     ]
+    return [*found, *tell_keys(recorded, record)] if found else []
 
 
 def compare(stored: Sequence[Stored], rows: Sequence[Row]) -> Iterator[str]:
@@ -116,6 +117,16 @@ def explain_keys(recorded: Sequence[Recorded], record: Record) -> Iterator[str]:
         verdict = {True: None, False: "is not linearizable", None: "is undecided"}
         if wrong := verdict[is_linearizable(known)]:
             yield f"key {key} {wrong} ({len(known)} operations)"
+
+
+def tell_keys(recorded: Sequence[Recorded], record: Record) -> Iterator[str]:
+    """What clients wrote down of each key and what the log says of it, a line each."""
+    for one in recorded:
+        if isinstance(one.event, KeyMoved | KeyRemoved) and one.event.key in record.operations:
+            yield f"log {one.seq} {one.actor} {one.event}"
+    for key, operations in record.operations.items():
+        for actor, one in sorted(operations, key=lambda told: told[1].began):
+            yield f"{key} {actor} {one}"
 
 
 def settle_doubt(actor: str, operation: Operation, happened: set[str]) -> Operation | None:

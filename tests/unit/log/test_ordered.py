@@ -22,9 +22,9 @@ class Wire:
         self.answered.append(subject)
 
 
-def message(seq: int) -> Msg:
+def message(seq: int) -> tuple[bytes, bytes, bytes]:
     reply = f"$JS.ACK.TC_c_LOG.r1.1.{seq}.{seq}.1700000000000000000.0"
-    return Msg(Client(), subject="tc.c.log.node.n1", reply=reply, data=b"%d" % seq)
+    return b"tc.c.log.node.n1", reply.encode(), b"%d" % seq
 
 
 def status(reply: str = "", **headers: str) -> Msg:
@@ -32,11 +32,16 @@ def status(reply: str = "", **headers: str) -> Msg:
     return Msg(Client(), subject="inbox", reply=reply, data=b"", headers=named)
 
 
-async def consumer(*messages: Msg, after: int = 0) -> tuple[_Consumer, Wire]:
+async def consumer(
+    *messages: Msg | tuple[bytes, bytes, bytes], after: int = 0
+) -> tuple[_Consumer, Wire]:
     wire = Wire()
     made = _Consumer(wire, "TC_c_LOG", Seq(after))  # type: ignore[arg-type]  # a stand-in
     for one in messages:
-        await made._on_message(one)
+        if isinstance(one, Msg):
+            await made._on_status(one)
+        else:
+            made._on_message(*one)
     return made, wire
 
 
@@ -91,7 +96,7 @@ async def test_a_changed_connection_breaks_the_consumer():
     ],
 )
 def test_the_position_is_in_the_reply_subject(reply):
-    assert _seq_of(reply) == 77
+    assert _seq_of(reply.encode()) == 77
 
 
 def test_a_log_that_ends_too_early_has_lost_events():
