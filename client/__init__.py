@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
     from tensorcast.client.loading import load, load_into
     from tensorcast.client.log_copies import verify_log_file
+    from tensorcast.client.plan_builder import Plan
+    from tensorcast.client.plan_files import parse_plan, read_plan
+    from tensorcast.client.plan_handles import AsyncPlanRun
+    from tensorcast.client.plan_sync import PlanRun
+    from tensorcast.client.queries import Queries
     from tensorcast.client.session import AsyncClient, connect_async
-    from tensorcast.client.sync import Artifact, Client, Operation, Queries, Replication, connect
+    from tensorcast.client.sync import Artifact, Client, Operation, Replication, connect
     from tensorcast.client.views import parse_view
     from tensorcast.schema.blocks import BlockKey, BlockPut, pack_keys
     from tensorcast.schema.errors import (
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
         Timeout,
         Unavailable,
     )
+    from tensorcast.schema.plans import Retry
     from tensorcast.schema.views import View
 
 _ERRORS = (
@@ -69,13 +75,19 @@ _HOMES = {
     "Artifact": "tensorcast.client.sync",
     "Client": "tensorcast.client.sync",
     "Operation": "tensorcast.client.sync",
-    "Queries": "tensorcast.client.sync",
+    "Queries": "tensorcast.client.queries",
     "Replication": "tensorcast.client.sync",
     "connect": "tensorcast.client.sync",
     "parse_view": "tensorcast.client.views",
     "BlockKey": "tensorcast.schema.blocks",
     "BlockPut": "tensorcast.schema.blocks",
     "pack_keys": "tensorcast.schema.blocks",
+    "Plan": "tensorcast.client.plan_builder",
+    "parse_plan": "tensorcast.client.plan_files",
+    "read_plan": "tensorcast.client.plan_files",
+    "AsyncPlanRun": "tensorcast.client.plan_handles",
+    "PlanRun": "tensorcast.client.plan_sync",
+    "Retry": "tensorcast.schema.plans",
     "View": "tensorcast.schema.views",
     **dict.fromkeys(_ERRORS, "tensorcast.schema.errors"),
 }
@@ -85,6 +97,7 @@ __all__ = [
     "AsyncArtifact",
     "AsyncClient",
     "AsyncOperation",
+    "AsyncPlanRun",
     "AsyncReplication",
     "BlockKey",
     "BlockPut",
@@ -100,9 +113,12 @@ __all__ = [
     "Operation",
     "OutOfCapacity",
     "PermissionDenied",
+    "Plan",
+    "PlanRun",
     "Queries",
     "Rejected",
     "Replication",
+    "Retry",
     "TensorCastError",
     "Timeout",
     "Unavailable",
@@ -112,7 +128,9 @@ __all__ = [
     "load",
     "load_into",
     "pack_keys",
+    "parse_plan",
     "parse_view",
+    "read_plan",
     "resolve_context",
     "verify_log_file",
 ]

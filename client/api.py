@@ -28,6 +28,7 @@ from tensorcast.client.engine_verbs import EngineVerbs
 from tensorcast.client.faults import encode_request
 from tensorcast.client.naming import What, name_of
 from tensorcast.client.past_verbs import PastVerbs
+from tensorcast.client.plan_verbs import PlanVerbs
 from tensorcast.client.policy_verbs import PolicyVerbs
 from tensorcast.client.position import Position
 from tensorcast.client.signal_verbs import SignalVerbs
@@ -105,6 +106,7 @@ class ControlPlane(
     EngineVerbs,
     EngineBlockVerbs,
     SignalVerbs,
+    PlanVerbs,
     BlockVerbs,
     AuditVerbs,
     PastVerbs,

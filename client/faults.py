@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tensorcast.schema.api import FaultInfo, OperationInfo
+from tensorcast.schema.api import OperationInfo
+from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.errors import Cancelled, InvalidArgument, TensorCastError, Unavailable
 from tensorcast.schema.faults import RETRYABLE, Fault, FaultKind, to_error
 

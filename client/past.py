@@ -162,7 +162,8 @@ class AsyncPast:
     async def state(
         self, kind: str | None = None, what: str | None = None, *, limit: int = LIST_MAX
     ) -> ReplayInfo:
-        """All of it at once, or what concerns one artifact, key, node, operation or engine."""
+        """All of it at once, or what concerns one artifact, key, node, operation, engine or
+        plan."""
         return await self._api.replay(
             ReplayQuery(to_seq=self.seq, kind=kind, what=what, limit=limit)
         )
@@ -198,6 +199,7 @@ class AsyncPastCalls:
         key: str | None = None,
         operation: str | None = None,
         engine: str | None = None,
+        plan: str | None = None,
         actor: str | None = None,
         types: Sequence[str] | str = (),
         after: When | None = None,
@@ -220,6 +222,7 @@ class AsyncPastCalls:
             key=None if key is None else Key(key),
             operation=operation,
             engine=engine,
+            plan=plan,
             actor=actor,
             types=(types,) if isinstance(types, str) else tuple(types),
             since=after_seq or Seq(0),

@@ -37,6 +37,7 @@ from tensorcast.client.model_files import (
 )
 from tensorcast.client.naming import What, check_timeout, name_of, view_of
 from tensorcast.client.past import AsyncPastCalls
+from tensorcast.client.plan_calls import AsyncPlanCalls
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
@@ -73,7 +74,12 @@ def connect_async(
 
 
 class AsyncClient(
-    AsyncEngineCalls, AsyncBlockCalls, AsyncAuditCalls, AsyncPastCalls, AsyncSignalCalls
+    AsyncEngineCalls,
+    AsyncBlockCalls,
+    AsyncAuditCalls,
+    AsyncPastCalls,
+    AsyncSignalCalls,
+    AsyncPlanCalls,
 ):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""

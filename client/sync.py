@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tensorcast.client.api import REQUEST_S, ControlPlane
+from tensorcast.client.api import REQUEST_S
 from tensorcast.client.arrivals import AsyncArrival
 from tensorcast.client.blocks_calls import BlockCalls
 from tensorcast.client.context import Context
@@ -23,7 +23,9 @@ from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.client.naming import What
 from tensorcast.client.past_sync import History, Past
 from tensorcast.client.past_verbs import When
+from tensorcast.client.plan_sync import PlanCalls
 from tensorcast.client.portal import Portal, documented_as
+from tensorcast.client.queries import Queries
 from tensorcast.client.session import GET_S, AsyncClient, connect_async
 from tensorcast.client.signals_sync import SignalCalls
 from tensorcast.schema.api import OperationInfo, ReplicasProgress
@@ -34,61 +36,6 @@ from tensorcast.schema.tensors import Index
 if TYPE_CHECKING:
     from tensorcast.client.publishing import Progress
     from tensorcast.client.session import Contents
-
-
-class Queries(Facade[ControlPlane]):
-    """What the control plane answers: `ControlPlane`, waiting."""
-
-    artifacts = waited(ControlPlane.artifacts)
-    artifact = waited(ControlPlane.artifact)
-    tensors = waited(ControlPlane.tensors)
-    history = waited(ControlPlane.history)
-    pin = waited(ControlPlane.pin)
-    unpin = waited(ControlPlane.unpin)
-    remove_artifact = waited(ControlPlane.remove_artifact)
-    access = waited(ControlPlane.access)
-    grant_access = waited(ControlPlane.grant_access)
-    revoke_access = waited(ControlPlane.revoke_access)
-    keys = waited(ControlPlane.keys)
-    key = waited(ControlPlane.key)
-    move_key = waited(ControlPlane.move_key)
-    remove_key = waited(ControlPlane.remove_key)
-    operations = waited(ControlPlane.operations)
-    operation = waited(ControlPlane.operation)
-    wait_operation = waited(ControlPlane.wait_operation)
-    cancel = waited(ControlPlane.cancel)
-    retry = waited(ControlPlane.retry)
-    nodes = waited(ControlPlane.nodes)
-    node = waited(ControlPlane.node)
-    cordon = waited(ControlPlane.cordon)
-    uncordon = waited(ControlPlane.uncordon)
-    drain = waited(ControlPlane.drain)
-    audit = waited(ControlPlane.audit)
-    block_stats = waited(ControlPlane.block_stats)
-    block_spaces = waited(ControlPlane.block_spaces)
-    block = waited(ControlPlane.block)
-    block_events = waited(ControlPlane.block_events)
-    engines = waited(ControlPlane.engines)
-    engine = waited(ControlPlane.engine)
-    weights_of = waited(ControlPlane.weights_of)
-    replay = waited(ControlPlane.replay)
-    status = waited(ControlPlane.status)
-    moment = waited(ControlPlane.moment)
-    diff = waited(ControlPlane.diff)
-    why = waited(ControlPlane.why)
-    lineage = waited(ControlPlane.lineage)
-    topics = waited(ControlPlane.topics)
-    policies = waited(ControlPlane.policies)
-    policy = waited(ControlPlane.policy)
-    enable_policy = waited(ControlPlane.enable_policy)
-    set_policy = waited(ControlPlane.set_policy)
-    disable_policy = waited(ControlPlane.disable_policy)
-    engine_views = waited(ControlPlane.engine_views)
-    holders = waited(ControlPlane.holders)
-    dead_letters = waited(ControlPlane.dead_letters)
-    retry_dead_letters = waited(ControlPlane.retry_dead_letters)
-    jobs = waited(ControlPlane.jobs)
-    start_job = waited(ControlPlane.start_job)
 
 
 class Artifact(Facade[AsyncArtifact]):
@@ -289,7 +236,7 @@ class Lease(Facade[AsyncLease]):
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Client(Facade[AsyncClient], BlockCalls, SignalCalls):
+class Client(Facade[AsyncClient], BlockCalls, SignalCalls, PlanCalls):
     """One application's access to a cluster: see `AsyncClient`, whose surface it has. `api` asks
     the control plane. For any number of threads, and for children that are forked."""
 
@@ -422,6 +369,7 @@ class Client(Facade[AsyncClient], BlockCalls, SignalCalls):
         key: str | None = None,
         operation: str | None = None,
         engine: str | None = None,
+        plan: str | None = None,
         actor: str | None = None,
         types: Sequence[str] | str = (),
         after: When | None = None,
@@ -436,6 +384,7 @@ class Client(Facade[AsyncClient], BlockCalls, SignalCalls):
             key=key,
             operation=operation,
             engine=engine,
+            plan=plan,
             actor=actor,
             types=types,
             after=after,

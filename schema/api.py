@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
+from tensorcast.schema.api_faults import FaultInfo
+from tensorcast.schema.api_plans import PlanInfo
 from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import Corrupt, ErrorBody, from_body
 from tensorcast.schema.faults import Detour
@@ -75,7 +77,8 @@ class AuditQuery(_Message, frozen=True, kw_only=True):
     selects the events about it; for an artifact these include its replicas, operations, leases,
     engines and keys. In `type`, `types` and `actor`, `*` stands for any text; an event of any of
     the `types` will do. An answer carries a few MiB at most: whoever wants all asks again from the
-    last position until an answer is empty."""
+    last position until an answer is empty. `plan` (id, its beginning or name): the events of the
+    plan and all that its runner did."""
 
     what: str | None = None
     artifact: str | None = None
@@ -94,12 +97,13 @@ class AuditQuery(_Message, frozen=True, kw_only=True):
     key: Key | None = None
     operation: str | None = None
     engine: str | None = None
+    plan: str | None = None
 
 
 class ReplayQuery(_Message, frozen=True, kw_only=True):
     """Verb `replay`: the state as it was after event `to_seq`, or after the last event not later
-    than `to_time`. `what` (with `kind` artifact, key, node, operation or engine) keeps only what
-    concerns it. Of more than `limit` things of a kind, those that changed last are told."""
+    than `to_time`. `what` (with `kind` artifact, key, node, operation, engine or plan) keeps only
+    what concerns it. Of more than `limit` things of a kind, those that changed last are told."""
 
     to_seq: Seq | None = None
     to_time: datetime | None = None
@@ -219,12 +223,6 @@ class KeyInfo(_Message, frozen=True, kw_only=True):
     artifact: ArtifactId | None
     version: int
     history: tuple[KeyMove, ...] = ()
-
-
-class FaultInfo(_Message, frozen=True, kw_only=True):
-    kind: str
-    detail: str
-    retryable: bool
 
 
 class OperationInfo(_Message, frozen=True, kw_only=True):
@@ -410,7 +408,7 @@ class ReplayInfo(_Message, frozen=True, kw_only=True):
     keys: tuple[KeyInfo, ...]
     nodes: tuple[NodeInfo, ...]
     operations: tuple[OperationInfo, ...]
-    plans: tuple[str, ...] = ()
+    plans: tuple[PlanInfo, ...] = ()
     engines: tuple[EngineInfo, ...] = ()
     at: datetime | None = None
     last_seq: Seq = Seq(0)

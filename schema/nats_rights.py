@@ -36,6 +36,7 @@ READ_VERBS: Final = (
     "signal.topics",
     "policy.list",
     "policy.show",
+    "plan.*",
     "replay",
     "moment",
     "diff",

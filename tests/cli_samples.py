@@ -15,12 +15,12 @@ from tensorcast.cli.session import World
 from tensorcast.schema.api import (
     ArtifactInfo,
     EventInfo,
-    FaultInfo,
     NodeInfo,
     OperationInfo,
     ReplicaInfo,
     TierInfo,
 )
+from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.ids import EventId, NodeId, OperationId, Seq, Tier
 
 ART = artifact_id("model")

@@ -125,6 +125,9 @@ def _matches(one: Recorded, query: AuditQuery, about: About | None) -> bool:
     types = query.types or ((query.type,) if query.type else ())
     if types and not any(fnmatchcase(one.type, pattern) for pattern in types):
         return False
+    is_of = aggregate_of(one.event) == ("plan", query.plan) or one.actor == query.plan
+    if query.plan is not None and not is_of:
+        return False
     for kind in ("key", "operation", "engine"):
         name = getattr(query, kind)
         if name is not None and aggregate_of(one.event) != (kind, name):

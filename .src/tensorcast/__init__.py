@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         AsyncArtifact,
         AsyncClient,
         AsyncOperation,
+        AsyncPlanRun,
         AsyncReplication,
         BlockKey,
         BlockPut,
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
         Operation,
         OutOfCapacity,
         PermissionDenied,
+        Plan,
+        PlanRun,
         Rejected,
         Replication,
+        Retry,
         TensorCastError,
         Timeout,
         Unavailable,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
         load,
         load_into,
         pack_keys,
+        read_plan,
     )
 
 __all__ = [
@@ -43,6 +48,7 @@ __all__ = [
     "AsyncArtifact",
     "AsyncClient",
     "AsyncOperation",
+    "AsyncPlanRun",
     "AsyncReplication",
     "BlockKey",
     "BlockPut",
@@ -55,8 +61,11 @@ __all__ = [
     "Operation",
     "OutOfCapacity",
     "PermissionDenied",
+    "Plan",
+    "PlanRun",
     "Rejected",
     "Replication",
+    "Retry",
     "TensorCastError",
     "Timeout",
     "Unavailable",
@@ -66,6 +75,7 @@ __all__ = [
     "load",
     "load_into",
     "pack_keys",
+    "read_plan",
 ]
 
 

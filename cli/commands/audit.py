@@ -48,6 +48,10 @@ OperationName = Annotated[str | None, typer.Option(metavar="ID", help="About thi
 Engine = Annotated[
     str | None, typer.Option(metavar="ENGINE", help="About this engine (name or address).")
 ]
+PlanName = Annotated[
+    str | None,
+    typer.Option("--plan", metavar="PLAN", help="Of this plan (id or name), and all that it did."),
+]
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,6 +91,7 @@ def log(
     key: KeyName = None,
     operation: OperationName = None,
     engine: Engine = None,
+    plan: PlanName = None,
     kinds: Kinds = None,
     time_from: TimeFrom = None,
     time_to: TimeTo = None,
@@ -119,6 +124,7 @@ def log(
         key=Key(key) if key else None,
         operation=operation,
         engine=engine,
+        plan=plan,
         time_from=parse_time(time_from, now) if time_from else None,
         time_to=parse_time(time_to, now) if time_to else None,
         since=Seq(since),

@@ -22,6 +22,7 @@ class Noun(StrEnum):
     KEY = "key"
     NODE = "node"
     OPERATION = "operation"
+    PLAN = "plan"
 
 
 @app.callback()
@@ -43,7 +44,7 @@ def diff(
     ] = "now",
     noun: Annotated[
         Noun | None,
-        typer.Argument(metavar="artifact|engine|key|node|operation", help="Only about this."),
+        typer.Argument(metavar="artifact|engine|key|node|operation|plan", help="Only about this."),
     ] = None,
     what: Annotated[str | None, typer.Argument(metavar="ID", help="Which one.")] = None,
     limit: Annotated[

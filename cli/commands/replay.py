@@ -12,6 +12,7 @@ import typer
 from tensorcast.cli.changes import StepInfo, table_steps
 from tensorcast.cli.engines import table_engines
 from tensorcast.cli.output import Answer, Block, Flow, Heading, Note, Result
+from tensorcast.cli.plans import table_plans, table_steps_of
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.tables import table_artifacts, table_keys, table_nodes, table_operations
 from tensorcast.cli.units import parse_position
@@ -91,14 +92,13 @@ def replay(
 def _walk(
     session: Session, position: int | datetime, noun: Noun | None, what: str | None, steps: int
 ) -> Flow:
-    if noun is Noun.PLAN:
-        raise InvalidArgument("A walk about a plan is not known.", hint="Leave the plan out.")
     query = AuditQuery(
         artifact=what if noun is Noun.ARTIFACT else None,
         node=parse_node(what) if noun is Noun.NODE and what else None,
         key=Key(what) if noun is Noun.KEY and what else None,
         operation=what if noun is Noun.OPERATION else None,
         engine=what if noun is Noun.ENGINE else None,
+        plan=what if noun is Noun.PLAN else None,
     )
     is_asked = session.world.is_terminal and session.world.inp.isatty()
     ask = asker(session.world.inp, session.world.err) if is_asked else None
@@ -125,6 +125,8 @@ def describe_state(info: ReplayInfo, now: datetime) -> Sequence[Block]:
         ("Nodes", table_nodes(info.nodes)),
         ("Operations", table_operations(info.operations, now)),
         ("Engines", table_engines(info.engines, now)),
+        ("Plans", table_plans(info.plans, now)),
+        ("Steps", table_steps_of(info.plans)),
     )
     blocks: list[Block] = [Note(f"The state after event {info.at_seq}:")]
     for title, table in parts:

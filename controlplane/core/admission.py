@@ -11,7 +11,12 @@ from typing import assert_never
 
 import msgspec
 
-from tensorcast.controlplane.core.names import resolve_artifact, resolve_node, resolve_operation
+from tensorcast.controlplane.core.names import (
+    resolve_artifact,
+    resolve_node,
+    resolve_operation,
+    resolve_plan,
+)
 from tensorcast.controlplane.core.view import sealed
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.cluster import ClusterView
@@ -46,8 +51,24 @@ from tensorcast.schema.errors import (
     Rejected,
     Unavailable,
 )
-from tensorcast.schema.ids import ArtifactId, NodeId, ReplicaId, Tier, parse_key, parse_node
+from tensorcast.schema.ids import (
+    PLAN_PREFIX,
+    ArtifactId,
+    NodeId,
+    ReplicaId,
+    Tier,
+    is_plan_id,
+    parse_key,
+    parse_node,
+)
 from tensorcast.schema.namespaces import Namespace
+from tensorcast.schema.plan_commands import (
+    CancelPlan,
+    PausePlan,
+    PlanUserCommand,
+    ResumePlan,
+    SubmitPlan,
+)
 from tensorcast.schema.signals import Topic
 
 ACTOR_CHARS_MAX = 256
@@ -55,7 +76,7 @@ NAME_CHARS_MAX = 256
 NODES_MAX = 10_000
 TOPICS_MAX = 100_000
 NAMESPACES_MAX = 100_000
-_RESERVED = ("policy:", "mover:", "timers", "controlplane")
+_RESERVED = ("policy:", "mover:", "timers", "controlplane", PLAN_PREFIX)
 
 UserCommand = (
     PinArtifact
@@ -78,6 +99,7 @@ UserCommand = (
     | LeaveEngine
     | GrantAccess
     | RevokeAccess
+    | PlanUserCommand
 )
 """What users may ask for; all else is written by movers and policies alone."""
 
@@ -128,6 +150,12 @@ def admit(view: ClusterView, command: Command, *, force: bool = False) -> tuple[
             if command.node is not None:
                 parse_node(command.node)  # its mover may join later
             return (command,)
+        case SubmitPlan():
+            if not is_plan_id(command.plan):
+                raise InvalidArgument(f"{command.plan!r} is not the id of a plan.")
+            return (command,)
+        case PausePlan() | ResumePlan() | CancelPlan():
+            return (msgspec.structs.replace(command, plan=resolve_plan(view, command.plan)),)
         case RemoveKey() | ReleaseLease() | ServeWeights() | LeaveEngine() | RevokeAccess():
             return (command,)
         case GrantAccess():

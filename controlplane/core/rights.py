@@ -6,7 +6,12 @@ submitted it.
 
 from __future__ import annotations
 
-from tensorcast.controlplane.core.names import find_key, resolve_artifact, resolve_operation
+from tensorcast.controlplane.core.names import (
+    find_key,
+    resolve_artifact,
+    resolve_operation,
+    resolve_plan,
+)
 from tensorcast.schema.authorization import (
     check_artifact,
     check_everywhere,
@@ -72,8 +77,8 @@ def _check(view: ClusterView, user: str, command: Command) -> None:
         case SubmitPlan():
             check_key(view, user, Key(command.spec.name), Right.PLANS)
         case CancelPlan() | PausePlan() | ResumePlan():
-            if (plan := view.plans.get(command.plan)) is not None:
-                check_key(view, user, Key(plan.spec.name), Right.PLANS)
+            plan = view.plans[resolve_plan(view, command.plan)]
+            check_key(view, user, Key(plan.spec.name), Right.PLANS)
         case GrantAccess() | RevokeAccess():
             check_namespace(view, user, command.namespace, Right.GRANT)
         case _:

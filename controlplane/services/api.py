@@ -22,6 +22,7 @@ from tensorcast.controlplane.services import (
     api_history,
     api_live,
     api_past,
+    api_plans,
     api_policies,
     api_rights,
     api_signals,
@@ -59,6 +60,7 @@ from tensorcast.schema.api_audit import (
 )
 from tensorcast.schema.api_engine_blocks import HoldersQuery, ReportBlocks, ViewQuery
 from tensorcast.schema.api_past import DiffQuery, MomentQuery, WhyQuery
+from tensorcast.schema.api_plans import TryPlan, WaitPlan
 from tensorcast.schema.api_policies import ChangePolicy, PolicyQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
 from tensorcast.schema.api_store import DeadQuery, JobsQuery, RetryDead, StartJob
@@ -133,6 +135,11 @@ ROUTES = {
     "policy.list": _route(PolicyQuery, api_policies.list_policies),
     "policy.show": _route(PolicyQuery, api_policies.show_policy),
     "policy.change": _route(ChangePolicy, api_policies.change_policy),
+    "plan.list": _route(Browse, api_plans.list_plans),
+    "plan.show": _route(Show, api_plans.show_plan),
+    "plan.wait": _route(WaitPlan, api_plans.wait_plan),
+    "plan.check": _route(TryPlan, api_plans.check_request),
+    "plan.explain": _route(TryPlan, api_plans.explain_plan),
     "audit.why": _route(WhyQuery, api_why.explain),
     "artifact.lineage": _route(Show, api_why.show_lineage),
     "moment": _route(MomentQuery, api_past.show_moment),

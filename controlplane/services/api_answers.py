@@ -17,7 +17,6 @@ from tensorcast.schema.api import (
     ArtifactInfo,
     EngineInfo,
     EventInfo,
-    FaultInfo,
     KeyInfo,
     KeyMove,
     NodeInfo,
@@ -26,6 +25,7 @@ from tensorcast.schema.api import (
     TensorInfo,
     TierInfo,
 )
+from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.cluster import LIVE, ClusterView
 from tensorcast.schema.codec import encode_data
 from tensorcast.schema.envelope import Recorded
@@ -104,7 +104,7 @@ def describe_operation(view: ClusterView, operation: Operation) -> OperationInfo
         transports=operation.transports,
         policy=operation.policy,
         cause=operation.cause,
-        fault=_describe_fault(operation.fault),
+        fault=describe_fault(operation.fault),
         issued_at=operation.issued_at,
         ended_at=operation.ended_at,
         chunks_ready=len(replica.chunks) if replica else 0,
@@ -120,7 +120,8 @@ def _made_by(view: ClusterView, operation: Operation) -> Replica | None:
     return view.replicas.get(replica_id(operation.work.artifact, operation.node, tier))
 
 
-def _describe_fault(fault: Fault | None) -> FaultInfo | None:
+def describe_fault(fault: Fault | None) -> FaultInfo | None:
+    """A fault in the words of the API."""
     if fault is None:
         return None
     return FaultInfo(kind=fault.kind.value, detail=fault.detail, retryable=fault.retryable)

@@ -11,6 +11,7 @@ from tensorcast.controlplane.core.names import (
     resolve_artifact,
     resolve_engine,
     resolve_operation,
+    resolve_plan,
 )
 from tensorcast.controlplane.services.api_answers import describe_key
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
@@ -118,7 +119,7 @@ async def _catch_up(desk: Desk, after: Seq, seen: Seq) -> None:
 
 def _resolved(view: ClusterView, query: AuditQuery) -> AuditQuery:
     """The query with whole ids. Raises NotFound, InvalidArgument."""
-    artifact, operation, engine = query.artifact, query.operation, query.engine
+    artifact, operation, engine, plan = query.artifact, query.operation, query.engine, query.plan
     if query.key is not None and query.key not in view.keys:
         raise NotFound(
             f"There was never a key {query.key!r}.", hint="`tcctl key ls` shows what there is."
@@ -128,6 +129,7 @@ def _resolved(view: ClusterView, query: AuditQuery) -> AuditQuery:
         artifact=resolve_artifact(view, artifact) if artifact else None,
         operation=resolve_operation(view, operation) if operation else None,
         engine=resolve_engine(view, engine).id if engine else None,
+        plan=resolve_plan(view, plan) if plan else None,
     )
 
 

@@ -14,6 +14,7 @@ from tensorcast.controlplane.core.names import (
     resolve_engine,
     resolve_node,
     resolve_operation,
+    resolve_plan,
 )
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_replay import KINDS, summarize
@@ -97,6 +98,8 @@ def _resolve(view: ClusterView, kind: str, what: str) -> str:
             return resolve_operation(view, what)
         case "engine":
             return resolve_engine(view, what).id
+        case "plan":
+            return resolve_plan(view, what)
     if Key(what) not in view.keys:
         raise NotFound(f"There was no key {what!r}.", hint="`tcctl key ls` shows what there is.")
     return what

@@ -14,6 +14,7 @@ from tensorcast.controlplane.core.names import (
     resolve_engine,
     resolve_node,
     resolve_operation,
+    resolve_plan,
 )
 from tensorcast.controlplane.core.view import replicas_of, replicas_on
 from tensorcast.controlplane.services.api_answers import (
@@ -23,14 +24,15 @@ from tensorcast.controlplane.services.api_answers import (
     describe_node,
     describe_operation,
 )
+from tensorcast.controlplane.services.api_plan_answers import describe_plan, summarize_plan
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.api import LIST_MAX, ReplayInfo
 from tensorcast.schema.cluster import LIVE, ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import ArtifactId, EngineId, Key, NodeId, OperationId, Seq
+from tensorcast.schema.ids import ArtifactId, EngineId, Key, NodeId, OperationId, PlanId, Seq
 
 K = TypeVar("K", bound=str)
-KINDS = ("artifact", "key", "node", "operation", "engine")
+KINDS = ("artifact", "key", "node", "operation", "engine", "plan")
 
 
 class _Versioned(Protocol):
@@ -46,6 +48,7 @@ class _Selection(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Collection[NodeId]
     operations: Collection[OperationId]
     engines: Collection[EngineId] = ()
+    plans: Collection[PlanId] = ()
 
 
 def summarize(
@@ -58,6 +61,7 @@ def summarize(
         raise InvalidArgument(f"A limit of {limit} makes no sense.", hint="Ask for 1 or more.")
     chosen = _select(view, kind, what)
     limit = min(limit, LIST_MAX)
+    tell = describe_plan if kind == "plan" else summarize_plan
     artifacts = _newest(view.artifacts, chosen.artifacts, limit)
     operations = _newest(view.operations, chosen.operations, limit)
     return ReplayInfo(
@@ -71,6 +75,7 @@ def summarize(
         engines=tuple(
             describe_engine(view.engines[e]) for e in _newest(view.engines, chosen.engines, limit)
         ),
+        plans=tuple(tell(view.plans[p]) for p in _newest(view.plans, chosen.plans, limit)),
         totals={name: len(getattr(chosen, name)) for name in _Selection.__struct_fields__},
     )
 
@@ -95,6 +100,7 @@ def _select(view: ClusterView, kind: str | None, what: str | None) -> _Selection
             nodes=view.nodes.keys(),
             operations=view.operations.keys(),
             engines=view.engines.keys(),
+            plans=view.plans.keys(),
         )
     if kind == "artifact":
         return _about_artifact(view, resolve_artifact(view, what))
@@ -104,6 +110,8 @@ def _select(view: ClusterView, kind: str | None, what: str | None) -> _Selection
         return _about_key(view, what)
     if kind == "engine":
         return _about_engine(view, resolve_engine(view, what).id)
+    if kind == "plan":
+        return _about_plan(view, resolve_plan(view, what))
     return _about_operation(view, resolve_operation(view, what))
 
 
@@ -146,6 +154,22 @@ def _about_operation(view: ClusterView, operation: OperationId) -> _Selection:
         keys=view.keys_by_artifact.get(artifact, ()),
         nodes=[found.node] if found.node in view.nodes else [],
         operations=[operation],
+    )
+
+
+def _about_plan(view: ClusterView, plan: PlanId) -> _Selection:
+    """The plan, and the operations that it issued or waited for."""
+    steps = view.plans[plan].steps.values()
+    named = {OperationId(name) for step in steps for name in step.operations}
+    operations = [name for name in sorted(named) if name in view.operations]
+    artifacts = {view.operations[name].work.artifact for name in operations}
+    nodes = {view.operations[name].node for name in operations}
+    return _Selection(
+        artifacts=[artifact for artifact in sorted(artifacts) if artifact in view.artifacts],
+        keys=[key for a in sorted(artifacts) for key in view.keys_by_artifact.get(a, ())],
+        nodes=[node for node in sorted(nodes) if node in view.nodes],
+        operations=operations,
+        plans=[plan],
     )
 
 

@@ -18,7 +18,7 @@ from tensorcast.controlplane.store.load import BEGINNING, fold, read_history
 from tensorcast.controlplane.store.rows import STATE_TYPES, UNREADABLE
 from tensorcast.controlplane.store.seat import FIRST_EPOCH
 from tensorcast.controlplane.store.snapshots import open_snapshot
-from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events
+from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events, operations
 from tensorcast.controlplane.store.write import CURSOR
 from tensorcast.log.port import Stored
 from tensorcast.schema.api import LIST_MAX, AuditQuery, EventInfo
@@ -176,6 +176,8 @@ def _conditions(query: AuditQuery, about: About | None) -> list[ColumnElement[bo
         conditions.append(_is_about(About(AggregateKind.OPERATION, query.operation)))
     if query.engine is not None:
         conditions.append(_is_about(About(AggregateKind.ENGINE, query.engine)))
+    if query.plan is not None:
+        conditions.append(_is_of_plan(as_text(query.plan)))
     if query.types:
         conditions.append(or_(*(_matches(events.c.type, one) for one in query.types)))
     if query.actor is not None:
@@ -202,6 +204,19 @@ def _is_about(about: About) -> ColumnElement[bool]:
     if about.kind is AggregateKind.NODE:
         return events.c.node == name
     return and_(events.c.aggregate_kind == about.kind.value, events.c.aggregate_id == name)
+
+
+def _is_of_plan(plan: str) -> ColumnElement[bool]:
+    """The plan's own events, all that its runner wrote, and what became of its operations."""
+    issued = select(operations.c.id).where(operations.c.policy == plan)
+    return or_(
+        _is_about(About(AggregateKind.PLAN, plan)),
+        events.c.actor == plan,
+        and_(
+            events.c.aggregate_kind == AggregateKind.OPERATION.value,
+            events.c.aggregate_id.in_(issued),
+        ),
+    )
 
 
 def _matches(column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:

@@ -6,7 +6,8 @@ import pytest
 
 from tensorcast.client.faults import failure_of, failures_of
 from tensorcast.client.replication import choose_nodes, parse_tier
-from tensorcast.schema.api import FaultInfo, NodeInfo, OperationInfo
+from tensorcast.schema.api import NodeInfo, OperationInfo
+from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.errors import (
     Cancelled,
     Corrupt,

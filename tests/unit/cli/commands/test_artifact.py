@@ -5,7 +5,8 @@ import pytest
 
 from cli_samples import ART, Answers, FakeClient, Tcctl, artifact, event, operation
 from tensorcast.cli.commands.artifact import describe_places
-from tensorcast.schema.api import FaultInfo, ReplicaInfo, TensorInfo
+from tensorcast.schema.api import ReplicaInfo, TensorInfo
+from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.errors import Rejected
 from tensorcast.schema.ids import NodeId, Tier
 

@@ -54,7 +54,7 @@ def test_what_concerns_one_thing(world):
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"), [("artifact", None), (None, "ka"), ("plan", "x"), ("", "")]
+    ("kind", "what"), [("artifact", None), (None, "ka"), ("lease", "x"), ("", "")]
 )
 def test_a_part_needs_a_kind_and_a_name(world, kind, what):
     with pytest.raises(InvalidArgument):

@@ -21,8 +21,17 @@ from tensorcast.schema.commands import (
 from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.ids import NodeId, Tier, derive_plan_id, replica_id
 from tensorcast.schema.plan_commands import CancelPlan, SubmitPlan
-from tensorcast.schema.plans import EmitStep, OperationStep, PlanSpec, WaitSignal, WaitTime
+from tensorcast.schema.plans import (
+    EmitStep,
+    MapStep,
+    MoveKeyStep,
+    OperationStep,
+    PlanSpec,
+    WaitSignal,
+    WaitTime,
+)
 from tensorcast.schema.signals import Topic
+from tensorcast.schema.work import Materialize
 
 A = artifact_id("a")
 PLAN = derive_plan_id("p")
@@ -130,6 +139,62 @@ async def test_what_a_plan_waits_for_for_ever_ends_nothing():
         await rig.execute(SubmitPlan(plan=PLAN, spec=EVERY_KIND))
         view = await rig.follower.wait_until(lambda view: "publish" in view.plans[PLAN].steps, 30)
         assert view.plans[PLAN].status is PlanStatus.RUNNING
+
+
+class Killed(Exception):
+    """kill -9."""
+
+
+class _Dying:
+    """A writer whose process dies right after an append, before it learns of it."""
+
+    def __init__(self, writer) -> None:
+        self._writer = writer
+
+    async def append(self, drafts):
+        await self._writer.append(drafts)
+        raise Killed
+
+    async def last_seq(self):
+        return await self._writer.last_seq()
+
+
+async def obey(rig) -> None:
+    for name in list(rig.view.open_operations):
+        operation = rig.view.operations[name]
+        await rig.execute(StartOperation(operation=name, epoch=1))
+        if isinstance(operation.work, Materialize):
+            await rig.execute(complete(operation.node))
+        await rig.execute(SucceedOperation(operation=name, epoch=1, bytes_moved=7))
+
+
+async def test_a_runner_that_dies_after_every_append_is_followed_by_another():
+    body = (
+        OperationStep(id="check", work="verify", artifact=A, node="${item}"),
+        EmitStep(id="fine", topic="fine", data={"node": "${check.node}"}),
+    )
+    steps = (
+        OperationStep(id="pull", artifact=A, node="n2"),
+        MapStep(id="each", items=("n1", "n2"), steps=body, depends_on=("pull",)),
+        WaitSignal(id="heard", topic="fine", count=2, distinct="node"),
+        MoveKeyStep(id="name", key="live", artifact="${pull.artifact}", depends_on=("heard",)),
+    )
+    async with running_rig() as rig:
+        await cluster(rig)
+        await rig.execute(SubmitPlan(plan=PLAN, spec=PlanSpec(name="x", steps=steps)))
+        deaths = 0
+        while rig.view.plans[PLAN].status in OPEN:
+            try:
+                await Runner(rig.log, _Dying(rig.writer), rig.follower).look(PLAN)
+            except Killed:
+                deaths += 1
+            await rig.follower.wait_for(await rig.log.last_seq(), 5)
+            await obey(rig)
+        assert rig.view.plans[PLAN].status is PlanStatus.SUCCEEDED
+        assert deaths >= 8
+        assert len(rig.view.operations) == 3
+        assert rig.view.signals[Topic("fine")].emitted == 2
+        assert rig.view.keys["live"].moves == 1
 
 
 class _Away:

@@ -1,0 +1,105 @@
+"""Serving calls: how an engine, or any program, does what the steps of plans ask of it.
+
+A call is a signal on `engine.call.<name>`, its answer one on `engine.answer.<name>`. Calls are kept
+until they are answered, also when the program dies in between: a handler must bear to see one
+twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tensorcast.client.signals import AsyncSignal, AsyncSignals
+from tensorcast.schema.faults import Fault, FaultKind
+from tensorcast.schema.ids import parse_engine
+
+if TYPE_CHECKING:
+    from tensorcast.client.api import ControlPlane
+
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+ACK_S = 120.0
+"""A call that is not answered for so long is given again."""
+
+
+class AsyncCall:
+    """A call: `verb` and `arguments` say what is wanted. Answer it, or say why not."""
+
+    def __init__(self, api: ControlPlane, engine: str, signal: AsyncSignal) -> None:
+        self._api = api
+        self._engine = engine
+        self._signal = signal
+
+    @property
+    def id(self) -> str:
+        """Names the try of the step that asks."""
+        return str(self._signal.data.get("call", ""))
+
+    @property
+    def verb(self) -> str:
+        return str(self._signal.data.get("verb", ""))
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        found = self._signal.data.get("arguments")
+        return found if isinstance(found, dict) else {}
+
+    async def answer(self, outputs: Mapping[str, object] | None = None) -> None:
+        """It is done, and gives this. Raises InvalidArgument for what JSON cannot hold."""
+        await self._say({"outputs": dict(outputs or {})})
+
+    async def fail(self, detail: str, *, kind: str = "invalid", permanent: bool = False) -> None:
+        """It cannot be done: one sentence why, and the kind of the fault ("unavailable", ...)."""
+        fault = Fault(kind=FaultKind(kind), detail=detail, permanent=permanent)
+        said = {"kind": fault.kind.value, "detail": detail, "permanent": permanent}
+        await self._say({"fault": said})
+
+    async def _say(self, answer: dict[str, object]) -> None:
+        await self._api.emit(f"engine.answer.{self._engine}", {"call": self.id, **answer})
+        await self._signal.ack()
+
+
+class AsyncCalls:
+    """The calls to one engine, in order: `async for call in client.calls("e1")`."""
+
+    def __init__(self, api: ControlPlane, engine: str) -> None:
+        self._api = api
+        self._engine = parse_engine(engine)
+        reader = _ODD.sub("-", f"calls-{engine}")[:64]
+        self._signals = AsyncSignals(
+            api, f"engine.call.{engine}", durable=reader, start="new", ack_within=ACK_S
+        )
+
+    async def open(self) -> Self:
+        """Takes its place: calls from now on are not missed. Raises Unavailable."""
+        await self._signals.open()
+        return self
+
+    async def next(self, timeout: float | None = None) -> AsyncCall | None:
+        """The next call; None when none came for `timeout` seconds."""
+        signal = await self._signals.next(timeout)
+        return None if signal is None else AsyncCall(self._api, self._engine, signal)
+
+    async def __aiter__(self) -> AsyncIterator[AsyncCall]:
+        while True:
+            call = await self.next()
+            if call is None:
+                return
+            yield call
+
+    async def aclose(self) -> None:
+        """Gives its place up; what was not answered is given again to the next one."""
+        await self._signals.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,484 @@
+"""Plans in Python: steps by name, each giving outputs that later steps take.
+
+    plan = tc.Plan("bring it to n2")
+    pull = plan.operation("pull", artifact="llama-8b@1", node="n2", timeout=60)
+    plan.emit("say", "weights.ready", {"artifact": pull["artifact"], "node": pull["node"]})
+    client.apply(plan).wait()
+
+What a step takes from another one makes it wait for that one; `after` names others to wait for.
+Nothing is sent before `apply`; `plan.spec` is what is sent, and can be kept as JSON or YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Self, TypedDict, TypeVar, Unpack, cast
+
+import msgspec
+
+from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.ids import Tier
+from tensorcast.schema.plan_checks import check_plan
+from tensorcast.schema.plan_types import gives
+from tensorcast.schema.plan_values import ValueType
+from tensorcast.schema.plans import (
+    CONCURRENCY,
+    Barrier,
+    CallStep,
+    CancelStep,
+    ConditionStep,
+    EmitStep,
+    Input,
+    MapStep,
+    MoveKeyStep,
+    OnFailure,
+    OperationStep,
+    PlanSpec,
+    Question,
+    ReplicateStep,
+    Retry,
+    Step,
+    SubPlanStep,
+    WaitEngines,
+    WaitKey,
+    WaitReplicas,
+    WaitSignal,
+    WaitTime,
+    WorkName,
+)
+
+TierName = Literal["dram", "disk", "object"]
+Compared = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "is_ready", "is_set"]
+Names = Sequence[str] | str
+
+
+class Options(TypedDict, total=False):
+    """What every step may have: seconds for one try and since the plan was submitted, how often it
+    is tried, what follows its failure, which of those that could begin does first, and steps to
+    wait for."""
+
+    timeout: float
+    deadline: float
+    retry: Retry
+    on_failure: Literal["stop", "continue"]
+    priority: int
+    after: Sequence[Planned | str]
+
+
+class Output(str):
+    """What a step will give, as a text that stands for it: `${step.output}`."""
+
+    __slots__ = ()
+
+    def part(self, name: str | int) -> Output:
+        """What lies under a name, or at a place from 0, in what the step gives."""
+        return Output(f"{self.removesuffix('}')}.{name}}}")
+
+
+class Planned:
+    """A step of a plan: `step["output"]` is what it will give."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._undo: Steps | None = None
+
+    @property
+    def id(self) -> str:
+        return self._step.id
+
+    def __getitem__(self, output: str) -> Output:
+        """Raises InvalidArgument for an output that it does not give."""
+        known = gives(self.make())
+        if output not in known:
+            raise InvalidArgument(
+                f"Step {self.id} gives no {output!r}.", hint=f"It gives {', '.join(known)}."
+            )
+        return Output(f"${{{self.id}.{output}}}")
+
+    @property
+    def undo(self) -> Steps:
+        """The steps that run when it has failed, before the plan fails: add to them."""
+        if self._undo is None:
+            self._undo = Steps()
+        return self._undo
+
+    def make(self) -> Step:
+        """The step as it is written."""
+        if self._undo is None:
+            return self._step
+        return msgspec.structs.replace(
+            self._step, on_failure=OnFailure.COMPENSATE, compensate=self._undo.make_all()
+        )
+
+
+_P = TypeVar("_P", bound=Planned)
+
+
+class Steps:
+    """Steps that run together. Each method adds one of them and returns it."""
+
+    def __init__(self) -> None:
+        self._planned: list[Planned] = []
+
+    def add(self, step: Step) -> Planned:
+        """Adds a step as it is written (`tensorcast.schema.plans`)."""
+        return self._keep(Planned(step))
+
+    def make_all(self) -> tuple[Step, ...]:
+        """All its steps as they are written."""
+        return tuple(planned.make() for planned in self._planned)
+
+    def _keep(self, planned: _P) -> _P:
+        self._planned.append(planned)
+        return planned
+
+    # ---- work ----------------------------------------------------------------------------------
+
+    def operation(
+        self,
+        name: str,
+        *,
+        artifact: str,
+        node: str,
+        work: WorkName = "fill",
+        tier: TierName = "dram",
+        sources: Sequence[str] = (),
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Work of one node on one artifact: fill (from wherever is best), materialize (from
+        `sources`), load, persist, evict, verify. Gives artifact, node, operation, bytes_moved,
+        joined."""
+        step = OperationStep(
+            id=name,
+            work=work,
+            artifact=artifact,
+            node=node,
+            tier=Tier(tier),
+            sources=tuple(sources),
+        )
+        return self.add(_with(step, options))
+
+    def replicate(
+        self,
+        name: str,
+        *,
+        artifact: str,
+        to: Names,
+        tier: TierName = "dram",
+        at_once: int | None = None,
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Fans the artifact out to nodes ("all": every node that accepts replicas). Gives artifact,
+        nodes, operations, bytes_moved."""
+        step = ReplicateStep(
+            id=name, artifact=artifact, to=_names(to), tier=Tier(tier), concurrency_max=at_once
+        )
+        return self.add(_with(step, options))
+
+    def call(
+        self,
+        name: str,
+        *,
+        engine: str,
+        verb: str,
+        arguments: Mapping[str, object] | None = None,
+        returns: Mapping[str, str] | None = None,
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Asks an engine, or any program that serves calls under this name, and waits for its
+        answer: outputs of the types in `returns` ({"artifact": "artifact", "tokens":
+        "integer"})."""
+        types = {output: ValueType(kind) for output, kind in (returns or {}).items()}
+        step = CallStep(
+            id=name, engine=engine, verb=verb, arguments=dict(arguments or {}), returns=types
+        )
+        return self.add(_with(step, options))
+
+    # ---- waits ---------------------------------------------------------------------------------
+
+    def wait_signal(
+        self,
+        name: str,
+        topic: str,
+        *,
+        where: Mapping[str, object] | None = None,
+        count: int | str = 1,
+        distinct: str = "",
+        since: Literal["plan", "step"] = "plan",
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Until `count` signals came whose data say what `where` says (`distinct`: that differ in
+        this field, or in `topic`). Gives topic, data, seq, actor of the last, and all data."""
+        step = WaitSignal(
+            id=name,
+            topic=topic,
+            where=dict(where or {}),
+            count=count,
+            distinct=distinct,
+            since=since,
+        )
+        return self.add(_with(step, options))
+
+    def wait_key(
+        self, name: str, key: str, *, artifact: str = "", **options: Unpack[Options]
+    ) -> Planned:
+        """Until a key points to an artifact (or to anything). Gives key, artifact, version."""
+        return self.add(_with(WaitKey(id=name, key=key, artifact=artifact), options))
+
+    def wait_replicas(
+        self,
+        name: str,
+        *,
+        artifact: str,
+        count: int | str = 1,
+        tier: TierName = "dram",
+        nodes: Names = (),
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Until so many complete replicas are there. Gives artifact, nodes."""
+        step = WaitReplicas(
+            id=name, artifact=artifact, count=count, tier=Tier(tier), nodes=_names(nodes)
+        )
+        return self.add(_with(step, options))
+
+    def wait_engines(
+        self,
+        name: str,
+        *,
+        artifact: str,
+        engines: Names = (),
+        count: int | str = 0,
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Until so many of these engines (0: all) serve the weights. Gives artifact, engines."""
+        step = WaitEngines(id=name, artifact=artifact, engines=_names(engines), count=count)
+        return self.add(_with(step, options))
+
+    def wait_time(self, name: str, seconds: float | str, **options: Unpack[Options]) -> Planned:
+        """For so many seconds."""
+        return self.add(_with(WaitTime(id=name, for_s=seconds), options))
+
+    def barrier(
+        self, name: str, steps: Sequence[Planned | str], count: int = 0, **options: Unpack[Options]
+    ) -> Planned:
+        """Until `count` (0: all) of these steps have succeeded. Gives succeeded."""
+        return self.add(_with(Barrier(id=name, steps=_ids(steps), count=count), options))
+
+    # ---- effects -------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        name: str,
+        topic: str,
+        data: Mapping[str, object] | None = None,
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Emits a signal, once. Gives topic, data."""
+        return self.add(_with(EmitStep(id=name, topic=topic, data=dict(data or {})), options))
+
+    def move_key(
+        self, name: str, key: str, artifact: str, *, expect: str = "any", **options: Unpack[Options]
+    ) -> Planned:
+        """Points a key to an artifact, if it points to `expect` (an artifact, "absent", "any").
+        Gives key, artifact, previous."""
+        step = MoveKeyStep(id=name, key=key, artifact=artifact, expect=expect)
+        return self.add(_with(step, options))
+
+    def cancel(
+        self,
+        name: str,
+        *,
+        step: Planned | str = "",
+        operation: str = "",
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Cancels another step, with what it copies, or an operation."""
+        target = step.id if isinstance(step, Planned) else step
+        return self.add(_with(CancelStep(id=name, step=target, operation=operation), options))
+
+    # ---- bodies --------------------------------------------------------------------------------
+
+    def condition(
+        self,
+        name: str,
+        left: object,
+        op: Compared = "eq",
+        right: object = None,
+        **options: Unpack[Options],
+    ) -> Branch:
+        """Runs the steps of its `then`, or of its `otherwise`. Gives met."""
+        step = ConditionStep(id=name, test=Question(left=left, op=op, right=right))
+        return self._keep(Branch(_with(step, options)))
+
+    def map(
+        self,
+        name: str,
+        *,
+        nodes: Names = (),
+        artifacts: Names = (),
+        shards: int | str | None = None,
+        items: Sequence[object] | str = (),
+        at_once: int | None = None,
+        **options: Unpack[Options],
+    ) -> Mapped:
+        """Runs the steps that are added to it once for each node, artifact, shard or item. Gives
+        items, collected."""
+        step = MapStep(
+            id=name,
+            nodes=_names(nodes),
+            artifacts=_names(artifacts),
+            shards=shards,
+            items=items if isinstance(items, str) else tuple(items),
+            concurrency_max=at_once,
+            steps=(),
+        )
+        return self._keep(Mapped(_with(step, options)))
+
+    def plan(
+        self,
+        name: str,
+        plan: Plan | PlanSpec,
+        inputs: Mapping[str, object] | None = None,
+        **options: Unpack[Options],
+    ) -> Planned:
+        """Runs another plan; gives its outputs."""
+        spec = plan.spec if isinstance(plan, Plan) else plan
+        return self.add(_with(SubPlanStep(id=name, plan=spec, inputs=dict(inputs or {})), options))
+
+
+class Branch(Planned):
+    """A condition: add steps to `then` and to `otherwise`."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self.then = Steps()
+        self.otherwise = Steps()
+
+    def make(self) -> Step:
+        """The condition with its bodies, as it is written."""
+        step = cast("ConditionStep", super().make())
+        return msgspec.structs.replace(
+            step, then=self.then.make_all(), otherwise=self.otherwise.make_all()
+        )
+
+
+class Mapped(Planned, Steps):
+    """A map: add steps to it; in them `item` is what it goes over, `index` its number from 0."""
+
+    item = Output("${item}")
+    index = Output("${index}")
+
+    def __init__(self, step: Step) -> None:
+        Planned.__init__(self, step)
+        Steps.__init__(self)
+        self._collect = ""
+
+    def collect(self, output: str) -> Self:
+        """What each item adds to the output `collected`."""
+        self._collect = output
+        return self
+
+    def make(self) -> Step:
+        """The map with its body, as it is written."""
+        step = cast("MapStep", super().make())
+        return msgspec.structs.replace(step, steps=self.make_all(), collect=self._collect)
+
+
+class Plan(Steps):
+    """A program of steps (see the methods of `Steps`). At most `at_once` of its operations and
+    calls run at a time; `deadline` is for all of it, in seconds. `inputs` names what is given when
+    it is applied, with its type ("artifact", "node", "integer", ...)."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        inputs: Mapping[str, str] | None = None,
+        at_once: int = CONCURRENCY,
+        deadline: float | None = None,
+        dedup_id: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self._inputs = {key: Input(type=ValueType(kind)) for key, kind in (inputs or {}).items()}
+        self._at_once = at_once
+        self._deadline = deadline
+        self._dedup_id = dedup_id
+        self._labels = dict(labels or {})
+        self._outputs: dict[str, str] = {}
+
+    def step(self, *steps: Step) -> Self:
+        """Adds steps as they are written; returns the plan."""
+        for one in steps:
+            self.add(one)
+        return self
+
+    def input(self, name: str) -> Output:
+        """What is given under this name when the plan is applied. Raises InvalidArgument."""
+        if name not in self._inputs:
+            raise InvalidArgument(
+                f"The plan has no input {name!r}.", hint="Name it in `inputs` of the plan."
+            )
+        return Output(f"${{input.{name}}}")
+
+    def gives(self, **outputs: str) -> Self:
+        """What the plan gives in the end: `plan.gives(moved=pull["bytes_moved"])`."""
+        self._outputs |= outputs
+        return self
+
+    @property
+    def spec(self) -> PlanSpec:
+        """The plan as it is written. Raises InvalidArgument that tells all that is wrong."""
+        written = PlanSpec(
+            name=self.name,
+            steps=self.make_all(),
+            inputs=self._inputs,
+            outputs=self._outputs,
+            concurrency_max=self._at_once,
+            deadline_s=self._deadline,
+            dedup_id=self._dedup_id,
+            labels=self._labels,
+        )
+        return checked(written)
+
+
+def checked(spec: PlanSpec) -> PlanSpec:
+    """The plan as whoever reads it gets it. Raises InvalidArgument that tells all that is wrong."""
+    try:
+        read = msgspec.json.decode(msgspec.json.encode(spec, enc_hook=_plain), type=PlanSpec)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"The plan {spec.name!r} cannot be written: {error}.") from error
+    faults = check_plan(read)
+    if faults:
+        raise InvalidArgument(f"The plan {spec.name!r} makes no sense: " + " ".join(faults))
+    return read
+
+
+def _plain(value: object) -> str:
+    """Outputs are written as texts; nothing else may stand for something else."""
+    if isinstance(value, Output):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is nothing that a plan can hold")
+
+
+def _with(step: Step, options: Options) -> Step:
+    named = {"timeout": "timeout_s", "deadline": "deadline_s", "after": "depends_on"}
+    fields: dict[str, object] = {named.get(k, k): value for k, value in options.items()}
+    if "after" in options:
+        fields["depends_on"] = _ids(options["after"])
+    if "on_failure" in options:
+        fields["on_failure"] = OnFailure(options["on_failure"])
+    unknown = set(fields) - set(step.__struct_fields__)
+    if unknown:
+        raise InvalidArgument(f"A step has no option {sorted(unknown)[0]!r}.")
+    return msgspec.structs.replace(step, **fields)
+
+
+def _ids(steps: Sequence[Planned | str]) -> tuple[str, ...]:
+    named = (steps,) if isinstance(steps, str) else steps
+    return tuple(one.id if isinstance(one, Planned) else one for one in named)
+
+
+def _names(names: Names) -> tuple[str, ...] | str:
+    return names if isinstance(names, str) else tuple(names)

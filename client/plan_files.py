@@ -1,0 +1,106 @@
+"""Plans as YAML and JSON files. What cannot be read is told, one sentence for each fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.plan_checks import check_plan
+from tensorcast.schema.plans import PLAN_BYTES_MAX, PlanSpec, Step
+
+FAULTS_MAX: Final = 20
+_NOWHERE: Final = " - at `$"
+
+
+class _Loader(yaml.SafeLoader):
+    """No aliases: a few lines of them stand for more than any memory holds. Times stay text."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, which a plan may not")
+        return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_plan(path: str | Path) -> PlanSpec:
+    """The plan in a file. Raises NotFound, and as `parse_plan`."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > PLAN_BYTES_MAX:
+            raise InvalidArgument(f"{path} is larger than {PLAN_BYTES_MAX} bytes.")
+        text = file.read_text()
+    except FileNotFoundError as error:
+        raise NotFound(f"There is no file {path}.", hint="Give the path of a plan.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}.") from error
+    return parse_plan(text)
+
+
+def parse_plan(text: str) -> PlanSpec:
+    """The plan that a text in YAML or JSON says. Raises InvalidArgument that tells all faults."""
+    spec, faults = inspect_plan(text)
+    if spec is None or faults:
+        raise InvalidArgument("This is no plan: " + " ".join(faults))
+    return spec
+
+
+def inspect_plan(text: str) -> tuple[PlanSpec | None, tuple[str, ...]]:
+    """The plan in a text, as far as it is one, and one sentence for each fault."""
+    if len(text) > PLAN_BYTES_MAX:
+        return None, (f"It is larger than {PLAN_BYTES_MAX} bytes.",)
+    try:
+        said: object = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        words = " ".join(str(error).split())
+        return None, (f"It is neither YAML nor JSON: {words}.",)
+    if not isinstance(said, dict):
+        return None, ("It is no mapping with `name` and `steps`.",)
+    try:
+        spec = msgspec.convert(said, PlanSpec)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return None, _faults(said, error)
+    return spec, check_plan(spec)
+
+
+def _faults(said: dict[object, object], first: Exception) -> tuple[str, ...]:
+    """The faults of each step by itself, and of what is around them."""
+    steps = said.get("steps")
+    found: list[str] = []
+    if isinstance(steps, list):
+        for number, step in enumerate(steps[:1000]):
+            name = step.get("id") if isinstance(step, dict) else None
+            where = f"Step {name}" if isinstance(name, str) else f"Step number {number + 1}"
+            try:
+                msgspec.convert(step, Step)
+            except (msgspec.ValidationError, RecursionError) as error:
+                found.append(f"{where}: {_say(error)}")
+    try:
+        emit = {"kind": "emit", "id": "x", "topic": "x"}
+        msgspec.convert({**said, "steps": [emit]} if found else said, PlanSpec)
+    except (msgspec.ValidationError, RecursionError) as error:
+        found.insert(0, f"The plan: {_say(error)}")
+    return tuple(found[:FAULTS_MAX]) or (_say(first),)
+
+
+def _say(error: Exception) -> str:
+    """What msgspec says, as a sentence."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply."
+    words, _, place = str(error).partition(_NOWHERE)
+    words = words[:1].lower() + words[1:]
+    place = place.rstrip("`").lstrip(".")
+    return f"{words} (at {place})." if place else f"{words}."
+
+
+def write_plan(spec: PlanSpec) -> str:
+    """A plan as YAML, which `parse_plan` reads again."""
+    return yaml.safe_dump(msgspec.to_builtins(spec), sort_keys=False, allow_unicode=True)
