@@ -27,13 +27,14 @@ from rdma_ends import asking, connected, serving
 from tensorcast.movers.core.transfer import Completed
 
 READS = 16
+ROUNDS = 4
+"""Of these the first one is not counted; the best of the others is."""
 
 
 def read_bare(size: int) -> float:
     """Seconds of bare READs."""
     with connected(size) as pair:
-        took = [read_round(pair, size) for _ in range(2)]
-    return took[-1]
+        return min([read_round(pair, size) for _ in range(ROUNDS)][1:])
 
 
 def read_round(pair, size: int) -> float:
@@ -64,17 +65,18 @@ async def pull(size: int, rails: int) -> float:
         region = transport.register(target)
         channel = await transport.connect(PEER, server.address)
         step = manifest.chunks_total // 8
-        for _ in range(2):
+        took = []
+        for _ in range(ROUNDS):
             began = time.perf_counter()
             starts = range(0, manifest.chunks_total, step)
             channel.post([make_pull(manifest, n, n + step, number=n) for n in starts], region)
             ends = await collect(channel, len(starts), timeout_s=120)
-            took = time.perf_counter() - began
+            took.append(time.perf_counter() - began)
             assert all(isinstance(end, Completed) for end in ends)
         await transport.aclose()
         region.close()
     assert target == content
-    return took
+    return min(took[1:])
 
 
 def main() -> None:

@@ -203,16 +203,16 @@ async def test_a_queue_pair_that_fails_costs_one_chunk(rails):
 
 
 async def test_a_link_that_goes_down_breaks_the_pulls_and_keeps_what_has_come():
-    size = 32 * MIB
+    size, count = 48 * MIB, 48
     shelf, manifest, content = shelf_of(size)
     memory = bytearray(size)
     with serving(shelf) as (server, _), asking(**FAST) as transport:
         region = transport.register(memoryview(memory))
         channel = await transport.connect(PEER, server.address)
-        channel.post([make_pull(manifest, n, n + 1, number=n) for n in range(32)], region)
-        ends = await collect(channel, 4)
+        channel.post([make_pull(manifest, n, n + 1, number=n) for n in range(count)], region)
+        await asyncio.to_thread(wait_until, lambda: channel.read_bytes >= 4 * MIB)
         with cut_link():
-            ends += await collect(channel, 28, timeout_s=60)
+            ends = await collect(channel, count, timeout_s=60)
             broken = [end for end in ends if isinstance(end, Broken)]
             assert broken
             assert all(end.fault.kind is FaultKind.UNAVAILABLE for end in broken)
@@ -225,7 +225,7 @@ async def test_a_link_that_goes_down_breaks_the_pulls_and_keeps_what_has_come():
         region.close()
         again = await transport.connect(PEER, server.address)
         region = transport.register(memoryview(memory))
-        again.post([make_pull(manifest, 0, 32)], region)
+        again.post([make_pull(manifest, 0, count)], region)
         assert isinstance((await collect(again, 1, timeout_s=60))[0], Completed)
         await transport.aclose()
         region.close()
@@ -267,9 +267,9 @@ async def test_a_peer_that_is_killed_breaks_its_pulls_at_once():
             region = transport.register(memoryview(bytearray(size)))
             channel = await transport.connect(PEER, address.strip())
             channel.post([make_pull(manifest, n, n + 1, number=n) for n in range(32)], region)
-            ends = await collect(channel, 2)
+            await asyncio.to_thread(wait_until, lambda: channel.read_bytes >= 2 * MIB)
             peer.send_signal(signal.SIGKILL)
-            ends += await collect(channel, 30, timeout_s=30)
+            ends = await collect(channel, 32, timeout_s=30)
             assert any(isinstance(end, Broken) for end in ends)
             with pytest.raises(Unavailable):
                 await transport.connect(PEER, address.strip())

@@ -83,13 +83,13 @@ async def test_bytes_move_over_rdma_and_an_old_life_lends_nothing(
 async def test_a_link_that_goes_down_in_the_middle_leaves_the_rest_to_tcp(
     nodes: list[MoverNode], nats_server: NatsServer
 ):
-    content = Content([128 * MIB])
+    content = Content([48 * MIB])
     size = content.manifest.size_bytes
     async with observing(nats_server.url) as observer:
         await asyncio.to_thread(put, nodes[0], content)
         before = received_bytes()
         operation = await observer.issue("n2", Materialize(artifact=content.id))
-        await asyncio.to_thread(wait_until, lambda: received_bytes() - before > 16 * MIB)
+        await asyncio.to_thread(wait_until, lambda: received_bytes() - before > 8 * MIB)
         with cut_link():
             done = await observer.succeeded(operation)
         assert set(done.transports) == {"rdma", "tcp"}
