@@ -244,14 +244,13 @@ class Rail:
         asked, read = self._reads.pop(done.number)
         reading = asked.reading
         self.read_bytes += read.size_bytes
-        self._moved_at = time.monotonic()
+        self._moved_at = self._arrived_at = time.monotonic()
         where = reading.arrive(read)
         if where is None:
             return
         self._start_reads()  # the adapter works on while this thread checks
         memory = asked.posted.region.memory
         reading.settle(read.chunk, chunk_digest(memory[slice(*where)]) if self._verify else None)
-        self._arrived_at = time.monotonic()
         if reading.is_done:
             self._end(asked, reading.end())
 
