@@ -1,5 +1,7 @@
 """Makes what the RDMA guest needs: a User-Mode Linux kernel with Soft-RoCE, and some packages.
 
+    python scripts/rdma_kernel.py    # ahead of time; the guest makes it itself when it is missing
+
 Debian's User-Mode Linux has no InfiniBand, so its core, its verbs and Soft-RoCE are compiled as
 modules from the source package of the same version. Nothing is installed: packages are unpacked in
 the cache, those that only compiling needs are thrown away. Compiling needs gcc and make.
@@ -347,3 +349,10 @@ def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
 def last_line(text: str) -> str:
     """What a program said last."""
     return (text.strip().splitlines() or ["it did not say why"])[-1]
+
+
+if __name__ == "__main__":
+    try:
+        prepare()
+    except (UnavailableError, BrokenError) as failure:
+        sys.exit(f"rdma: {failure}")
