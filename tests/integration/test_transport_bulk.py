@@ -64,6 +64,7 @@ class Node:
         self.segment = create_segment(f"segment-{name}", round_up(manifest.size_bytes))
         self.shelf = Shelf()
         self.shelf.fds[ARTIFACT] = self.segment.fd
+        self.shelf.memory[ARTIFACT] = self.segment.memory
         self.shelf.manifests[ARTIFACT] = manifest
         self.shelf.chunks[ARTIFACT] = ChunkSet()
         self.server = TcpServer("127.0.0.1:0", self.shelf, "c1", name)
