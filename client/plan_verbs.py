@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tensorcast.client.position import Position
 
 T = TypeVar("T")
-ANSWER_SLACK_S = 5.0
-PLAN_WAIT_S = 5.0
+ANSWER_SLACK_S = 2.0
+PLAN_WAIT_S = 3.0
 
 
 class _Asks(Protocol):
@@ -80,7 +80,7 @@ class PlanVerbs:
         self: _Asks, plan: str, *, since: int = 1 << 62, timeout: float = PLAN_WAIT_S
     ) -> PlanInfo:
         """The plan when it is over, or has changed after event `since`, or as it is after
-        `timeout` (at most 5 s)."""
+        `timeout` (at most 3 s)."""
         timeout_s = min(timeout, PLAN_WAIT_S)
         query = WaitPlan(plan=plan, since=Seq(since), timeout_s=timeout_s)
         wait_s = timeout_s + ANSWER_SLACK_S

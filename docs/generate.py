@@ -10,6 +10,7 @@ from types import ModuleType
 
 import msgspec
 
+from tensorcast.schema import plans
 from tensorcast.schema.aggregates import (
     artifact,
     engine,
@@ -24,8 +25,8 @@ from tensorcast.schema.aggregates import (
     replica,
     signal,
 )
-from tensorcast.schema.block_events import BLOCK_EVENT_TYPES, BlockEvent
-from tensorcast.schema.events import EVENT_TYPES, AggregateKind, Event
+from tensorcast.schema.block_events import BLOCK_EVENT_TYPES
+from tensorcast.schema.events import EVENT_TYPES, AggregateKind
 from tensorcast.schema.upcast import current_version
 from tensorcast.schema.work import Work, kind_of, target_tier
 
@@ -86,13 +87,13 @@ def block_event_table() -> str:
     return "\n".join(lines)
 
 
-def meaning(cls: type[Event] | type[BlockEvent]) -> str:
-    """The docstring of an event as one line."""
+def meaning(cls: type[msgspec.Struct]) -> str:
+    """The docstring of an event or a step as one line."""
     return " ".join((cls.__doc__ or "").split())
 
 
-def fields_of(cls: type[Event] | type[BlockEvent]) -> Iterator[str]:
-    """The fields of an event; those that may be absent in JSON have a question mark."""
+def fields_of(cls: type[msgspec.Struct]) -> Iterator[str]:
+    """The fields of an event or a step; those that may be absent in JSON have a question mark."""
     for field in msgspec.structs.fields(cls):
         optional = (
             field.default is not msgspec.NODEFAULT or field.default_factory is not msgspec.NODEFAULT
@@ -112,6 +113,17 @@ def work_table() -> str:
     return "\n".join(lines)
 
 
+def step_table() -> str:
+    """Every kind of step of a plan with its own fields."""
+    lines = ["| kind | fields | means |", "|---|---|---|"]
+    common = {field.name for field in msgspec.structs.fields(plans.OperationStep.__base__)}
+    for cls in plans.Step.__args__:  # type: ignore[attr-defined]  # a union type has its members
+        own = [f for f in fields_of(cls) if f.strip("`?") not in common]
+        kind = cls.__struct_config__.tag
+        lines.append(f"| `{kind}` | {', '.join(own)} | {meaning(cls)} |")
+    return "\n".join(lines)
+
+
 def between(text: str, generated: list[str]) -> str:
     """`text` with each part between the markers replaced, in order."""
     pieces = text.split(BEGIN)
@@ -124,10 +136,11 @@ def between(text: str, generated: list[str]) -> str:
 
 def pages() -> dict[Path, str]:
     """What the generated pages should hold."""
-    log = DOCS / "log.md"
+    log, plan_page = DOCS / "log.md", DOCS / "plans.md"
     return {
         DOCS / "state-machines.md": state_machines(),
         log: between(log.read_text(), [event_tables(), work_table(), block_event_table()]),
+        plan_page: between(plan_page.read_text(), [step_table()]),
     }
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,12 +23,22 @@ from tensorcast.cli.plans import (
 )
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_seconds
+from tensorcast.client.handles import OUTAGE_S_MAX
 from tensorcast.client.plan_files import inspect_plan, parse_plan
 from tensorcast.client.plan_graph import draw_dot, draw_mermaid, draw_svg, draw_text
 from tensorcast.client.plan_handles import OVER, failure_of
 from tensorcast.schema.api_plans import PlanInfo, StepInfo
-from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError, Timeout
+from tensorcast.schema.errors import (
+    InvalidArgument,
+    NotFound,
+    TensorCastError,
+    Timeout,
+    Unavailable,
+)
 from tensorcast.schema.plans import PlanSpec
+
+if TYPE_CHECKING:
+    from tensorcast.client import Client
 
 app = typer.Typer(
     help="Plans: programs of operations, run step by step.",
@@ -184,10 +194,22 @@ def _changes(session: Session, plan: str, limit_s: float) -> Iterator[Sequence[o
                 break
             if time.monotonic() > deadline:
                 raise Timeout(f"Plan {info.name!r} is not over.", hint="It goes on.")
-            info = client.api.wait_plan(info.id, since=info.seq)
+            info = _wait_on(client, info, deadline)
     error = failure_of(info)
     if error is not None:
         raise Failed(error.message, hint=error.hint)
+
+
+def _wait_on(client: Client, info: PlanInfo, deadline: float) -> PlanInfo:
+    """The plan as it goes on. A control plane that is away is waited for, OUTAGE_S_MAX at most."""
+    patience = min(deadline, time.monotonic() + OUTAGE_S_MAX)
+    while True:
+        try:
+            return client.api.wait_plan(info.id, since=info.seq)
+        except (Unavailable, Timeout):
+            if time.monotonic() > patience:
+                raise
+            time.sleep(0.2)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from tensorcast.controlplane.core.plans.tasks import (
     stop_operations,
 )
 from tensorcast.controlplane.core.plans.waits import call_id, call_topic
+from tensorcast.controlplane.core.policies.topics import check_signal
 from tensorcast.controlplane.core.view import accepts, is_ready
 from tensorcast.schema.aggregates.operation import OPEN as OPEN_OPERATIONS
 from tensorcast.schema.aggregates.plan import ACTIVE, Plan
@@ -77,6 +78,7 @@ def begin(
         case EmitStep():
             topic, data = parse_topic(str(values["topic"])), _mapping(values["data"])
             encode_data(data)
+            check_signal(view, topic, data)
             return (
                 EmitSignal(topic=topic, data=data),
                 _done(plan, path, attempt, {"topic": topic, "data": data}),

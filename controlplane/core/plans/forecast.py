@@ -9,7 +9,7 @@ such. Nothing is written and nobody is asked.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
@@ -17,7 +17,8 @@ from typing import Final
 from tensorcast.controlplane.core.broadcast import LABELS
 from tensorcast.controlplane.core.plans.placement import check_placement
 from tensorcast.controlplane.core.plans.runner import next_due, react
-from tensorcast.controlplane.core.plans.telling import tell_steps
+from tensorcast.controlplane.core.plans.scopes import Scope
+from tensorcast.controlplane.core.plans.telling import Told, tell_steps
 from tensorcast.controlplane.core.plans.waits import Wait
 from tensorcast.controlplane.core.view import size_bytes
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
@@ -39,7 +40,7 @@ from tensorcast.schema.ids import EventId, NodeId, OperationId, Seq, derive_plan
 from tensorcast.schema.plan_checks import describe_step
 from tensorcast.schema.plan_commands import SubmitPlan, SucceedStep
 from tensorcast.schema.plan_events import StepPath
-from tensorcast.schema.plan_types import gives
+from tensorcast.schema.plan_types import gives, sources_of
 from tensorcast.schema.plan_values import ValueType
 from tensorcast.schema.plans import CallStep, PlanSpec, Step, WaitTime
 from tensorcast.schema.work import Evict, Materialize, Persist, Verify, kind_of, target_tier
@@ -64,13 +65,14 @@ def forecast(
     run.execute(SubmitPlan(plan=_NAME, spec=spec, inputs=dict(inputs)))
     run.to_the_end()
     plan = run.plan
-    told = tell_steps(plan)
-    steps = tuple(run.tell(scope.path(step), step, state) for scope, step, state in told)
+    told = list(tell_steps(plan))
+    since = run.unknown_since(told)
+    steps = tuple(run.tell(scope.path(step), step, state, since) for scope, step, state in told)
     moved = [one for one in steps if one.bytes]
     is_timed = not moved or all(one.ends_s is not None for one in moved)
     return ForecastInfo(
         name=spec.name,
-        state=plan.status.value if plan.status not in OPEN else UNKNOWN,
+        state=plan.status.value if plan.status not in OPEN and since is None else UNKNOWN,
         steps=steps,
         bytes=sum(one.bytes for one in steps),
         seconds=round((run.now - now).total_seconds(), 3) if is_timed else None,
@@ -192,10 +194,31 @@ class _Run:
         self.now = due
         return True
 
-    def tell(self, path: StepPath, step: Step, state: StepState | None) -> ForecastStep:
-        """A step as the dry run left it."""
+    def unknown_since(self, told: Iterable[Told]) -> Seq | None:
+        """The first failure of a step for a value that others are yet to give: what followed from
+        it says nothing."""
+        failed = (
+            state.version
+            for scope, step, state in told
+            if state is not None and state.status is StepStatus.FAILED
+            if self._takes_assumed(scope, step)
+        )
+        return min(failed, default=None)
+
+    def _takes_assumed(self, scope: Scope | None, step: Step) -> bool:
+        """Whether a step takes outputs of one that was only taken to have come."""
+        while scope is not None:
+            if any(scope.path(name) in self._assumed for name in sources_of(step, scope.ids)):
+                return True
+            scope = scope.outer
+        return False
+
+    def tell(
+        self, path: StepPath, step: Step, state: StepState | None, since: Seq | None
+    ) -> ForecastStep:
+        """A step as the dry run left it; what it gave up from event `since` on is not known."""
         told = describe_step(step)
-        if state is None:
+        if state is None or (since is not None and _was_given_up(state) and state.version >= since):
             note = "depends on what is not known before"
             return ForecastStep(id=path, kind=told, status="pending", note=note)
         operations = [
@@ -221,6 +244,10 @@ class _Run:
 
     def _seconds(self, moment: datetime) -> float:
         return round((moment - self._begin).total_seconds(), 3)
+
+
+def _was_given_up(state: StepState) -> bool:
+    return state.status in (StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED)
 
 
 def _note(state: StepState, untimed: bool, *, is_assumed: bool) -> str:

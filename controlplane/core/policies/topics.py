@@ -13,6 +13,7 @@ from itertools import chain
 import msgspec
 
 from tensorcast.controlplane.core.policies.base import Configured, Parameters
+from tensorcast.schema.aggregates.policy import PolicyStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
@@ -57,3 +58,13 @@ class Topics(Configured[TopicsParameters]):
                     f"The signal on {topic} is not as topics {pattern} want it: {fault}.",
                     hint="`tcctl signal shapes` shows what they want.",
                 )
+
+
+def check_signal(view: ClusterView, topic: Topic, data: Mapping[str, object]) -> None:
+    """Refuses a signal as the policy would, with its parameters of now, when it is on. Raises
+    InvalidArgument."""
+    state = view.policies.get(Topics.name)
+    if state is not None and state.status in (PolicyStatus.DISABLED, PolicyStatus.STOPPED):
+        return
+    given = state.parameters if state is not None else {}
+    Topics(msgspec.convert(given, TopicsParameters)).check(topic, data)

@@ -5,7 +5,13 @@ from samples import artifact_id
 from tensorcast.controlplane.core.plans.begin import begin, halt
 from tensorcast.controlplane.core.plans.scopes import root_scope
 from tensorcast.schema.aggregates.plan import Plan
-from tensorcast.schema.commands import EmitSignal, IssueOperation, MoveKey
+from tensorcast.schema.commands import (
+    ConfigurePolicy,
+    DisablePolicy,
+    EmitSignal,
+    IssueOperation,
+    MoveKey,
+)
 from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError
 from tensorcast.schema.plan_commands import StartStep, StopStep, SucceedStep
 from tensorcast.schema.plans import (
@@ -27,7 +33,8 @@ A = artifact_id("a")
 def first(step, world=None):
     """The commands with which a step would begin."""
     world = world or PlanWorld()
-    plan = world.submit(PlanSpec(name="x", steps=(WaitTime(id="gate", for_s=9), step)))
+    spec = PlanSpec(name="x", steps=(WaitTime(id="gate", for_s=9), step))
+    plan = world.submit(spec, name=str(world.view.at))
     return begin(world.view, root_scope(world.view.plans[plan]), step, 1, ())
 
 
@@ -74,6 +81,18 @@ def test_what_cannot_begin_says_why(step, error):
     with pytest.raises(error) as raised:
         begin(world.view, root_scope(plan), step, 1, ())
     assert isinstance(raised.value, TensorCastError)
+
+
+def test_a_signal_must_have_the_shape_of_its_topic():
+    shape = {"type": "object", "properties": {"step": {"type": "integer"}}, "required": ["step"]}
+    world = PlanWorld()
+    world.execute(ConfigurePolicy(policy="topics", parameters={"shapes": {"t.*": shape}}))
+    bad, good = (EmitStep(id="s", topic="t.x", data={"step": value}) for value in ("one", 1))
+    with pytest.raises(InvalidArgument, match="not as topics"):
+        first(bad, world)
+    assert first(good, world)
+    world.execute(DisablePolicy(policy="topics"))
+    assert first(bad, world)
 
 
 def test_names_are_looked_up_and_all_means_who_accepts():

@@ -67,8 +67,38 @@ def test_what_others_must_say_is_taken_to_come_and_what_follows_from_it_is_not_k
     )
     found, steps = told(spec)
     assert (steps["ask"].status, steps["say"].status) == ("assumed", "succeeded")
-    assert steps["pull"].status == "failed"
-    assert found.state == "failed"
+    assert (steps["pull"].status, steps["pull"].note) == (
+        "pending",
+        "depends on what is not known before",
+    )
+    assert found.state == "unknown"
+
+
+def test_a_failure_that_depends_on_nobody_is_told():
+    spec = PlanSpec(
+        name="x",
+        steps=(
+            WaitSignal(id="ask", topic="asked"),
+            OperationStep(id="pull", artifact="no-such", node="n2", depends_on=("ask",)),
+            OperationStep(id="more", artifact="${pull.artifact}", node="n3"),
+        ),
+    )
+    found, steps = told(spec)
+    assert (steps["pull"].status, found.state) == ("failed", "failed")
+
+
+def test_within_a_map_it_is_not_known_either():
+    body = (OperationStep(id="pull", artifact="${ask.data.artifact}", node="${item}"),)
+    spec = PlanSpec(
+        name="x",
+        steps=(
+            WaitSignal(id="ask", topic="asked"),
+            MapStep(id="all", nodes=("n2", "n3"), steps=body, depends_on=("ask",)),
+        ),
+    )
+    found, steps = told(spec)
+    assert found.state == "unknown"
+    assert not [step.id for step in steps.values() if step.status == "failed"]
 
 
 def test_a_map_that_has_begun_is_told_item_by_item():
