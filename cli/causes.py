@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tensorcast.cli.events import describe_event, fact_of, subject_of
+from tensorcast.cli.events import describe_event, fact_of, name_issuer, subject_of
 from tensorcast.cli.output import Table, shorten
 from tensorcast.cli.units import format_second, format_time
 from tensorcast.schema import events as facts
@@ -44,7 +44,8 @@ def explain_chain(chain: Sequence[EventInfo]) -> str:
     policies = [
         fact.policy for fact in map(fact_of, chain) if isinstance(fact, facts.OperationIssued)
     ]
-    issued = f" Policy {policies[0]} answered with an operation." if policies else ""
+    issuer = name_issuer(policies[0]).capitalize() if policies else ""
+    issued = f" {issuer} answered with an operation." if policies else ""
     return f"It began with {root.type} by {root.actor} at {format_time(root.at)}.{issued}"
 
 
@@ -60,7 +61,7 @@ def explain_why(info: WhyInfo) -> str:
         fact.policy for fact in map(fact_of, chain) if isinstance(fact, facts.OperationIssued)
     ]
     if policies:
-        return f"{thing} because policy {policies[0]} reacted to {origin}."
+        return f"{thing} because {name_issuer(policies[0])} reacted to {origin}."
     if root is info.event:
         return f"{thing} because {root.actor} did so: nothing else led to it."
     return f"{thing} because of {origin}."

@@ -18,7 +18,7 @@ from tensorcast.schema.engine_events import (
     EngineRegistered,
     EngineServing,
 )
-from tensorcast.schema.ids import EventId
+from tensorcast.schema.ids import PLAN_PREFIX, EventId
 from tensorcast.schema.namespaces import NamespaceEvent
 from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.policy_events import PolicyConfigured, PolicyEvent, PolicyStopped
@@ -211,11 +211,16 @@ def _about_replica(fact: facts.ReplicaEvent) -> str:
             return ""
 
 
+def name_issuer(policy: str) -> str:
+    """Who issued an operation: a plan, by its id, or a policy."""
+    return f"plan {policy}" if policy.startswith(PLAN_PREFIX) else f"policy {policy}"
+
+
 def _about_operation(fact: facts.OperationEvent) -> str:
     match fact:
         case facts.OperationIssued():
-            work = fact.work
-            return f"{kind_of(work)} {shorten(work.artifact)} on {fact.node} (policy {fact.policy})"
+            work, issuer = fact.work, name_issuer(fact.policy)
+            return f"{kind_of(work)} {shorten(work.artifact)} on {fact.node} ({issuer})"
         case facts.OperationStarted():
             return f"attempt {fact.attempt}, epoch {fact.epoch}"
         case facts.OperationSucceeded():

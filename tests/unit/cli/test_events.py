@@ -11,6 +11,7 @@ from tensorcast.cli.events import (
     Namer,
     describe_event,
     event_flow,
+    name_issuer,
     subject_of,
     table_chain,
     table_events,
@@ -166,3 +167,8 @@ def test_an_effect_is_indented_under_its_cause() -> None:
 def test_data_is_passed_on_as_it_is() -> None:
     one = event(1, "planet.moved", {"planet": {"x": 1}})
     assert msgspec.json.decode(msgspec.json.encode(one))["data"] == {"planet": {"x": 1}}
+
+
+def test_a_plan_is_no_policy():
+    assert name_issuer("plan-00ff") == "plan plan-00ff"
+    assert name_issuer("repair") == "policy repair"
