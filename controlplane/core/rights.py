@@ -6,6 +6,8 @@ submitted it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tensorcast.controlplane.core.names import (
     find_key,
     resolve_artifact,
@@ -38,7 +40,13 @@ from tensorcast.schema.commands import (
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import Key
 from tensorcast.schema.namespaces import Right
-from tensorcast.schema.plan_commands import CancelPlan, PausePlan, ResumePlan, SubmitPlan
+from tensorcast.schema.plan_commands import (
+    CancelPlan,
+    PausePlan,
+    ResumePlan,
+    StartStep,
+    SubmitPlan,
+)
 
 
 def check_command(view: ClusterView, user: str, command: Command) -> None:
@@ -74,6 +82,8 @@ def _check(view: ClusterView, user: str, command: Command) -> None:
             check_artifact(view, user, operation.work.artifact, Right.READ)
         case IssueOperation():
             check_artifact(view, user, command.work.artifact, Right.READ)
+        case StartStep():
+            _check_looks(view, user, command.inputs)
         case SubmitPlan():
             check_key(view, user, Key(command.spec.name), Right.PLANS)
         case CancelPlan() | PausePlan() | ResumePlan():
@@ -83,3 +93,12 @@ def _check(view: ClusterView, user: str, command: Command) -> None:
             check_namespace(view, user, command.namespace, Right.GRANT)
         case _:
             pass
+
+
+def _check_looks(view: ClusterView, user: str, inputs: Mapping[str, object]) -> None:
+    """What a step of a plan waits for, it learns."""
+    match inputs.get("key"), inputs.get("artifact"):
+        case str(key), _:
+            check_key(view, user, Key(key), Right.READ)
+        case _, str(artifact):
+            check_artifact(view, user, resolve_artifact(view, artifact), Right.READ)

@@ -14,8 +14,10 @@ import msgspec
 from tensorcast.controlplane.core.names import find_key, resolve_artifact
 from tensorcast.controlplane.core.rights import check_command
 from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.schema.access import user_of
 from tensorcast.schema.api import ArtifactInfo, Browse, Execute, KeyInfo, Show
 from tensorcast.schema.api_access import AccessInfo
+from tensorcast.schema.api_plans import ForecastInfo, PlanInfo
 from tensorcast.schema.authorization import (
     check_artifact,
     check_key,
@@ -24,7 +26,7 @@ from tensorcast.schema.authorization import (
 )
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import Key
+from tensorcast.schema.ids import ArtifactId, Key
 from tensorcast.schema.namespaces import Right, namespace_of
 
 READS: Final = ("artifact.show", "artifact.tensors", "artifact.lineage", "key.show")
@@ -52,9 +54,17 @@ async def authorize(desk: Desk, verb: str, request: msgspec.Struct, user: str) -
 
 
 def readable(desk: Desk, answer: object, user: str) -> object:
-    """The answer without the artifacts and keys of a list that a user may not read."""
+    """The answer without the artifacts, keys and plans of a list that a user may not read. Raises
+    PermissionDenied for a plan, or a dry run of what a user may not read."""
     view = desk.follower.view
-    if not user or not view.namespaces or not isinstance(answer, tuple):
+    if not user or not view.namespaces:
+        return answer
+    if isinstance(answer, PlanInfo) and not _is_readable(view, answer, user):
+        check_key(view, user, Key(answer.name), Right.READ)
+    if isinstance(answer, ForecastInfo):
+        for artifact in {ArtifactId(one.artifact) for one in answer.steps if one.artifact}:
+            check_artifact(view, user, artifact, Right.READ)
+    if not isinstance(answer, tuple):
         return answer
     return tuple(one for one in answer if _is_readable(view, one, user))
 
@@ -63,6 +73,9 @@ def _is_readable(view: ClusterView, one: object, user: str) -> bool:
     match one:
         case ArtifactInfo():
             return may_any(view, user, one.id, Right.READ)
+        case PlanInfo():
+            is_own = user_of(one.actor) == user
+            return is_own or may(view, user, namespace_of(Key(one.name)), Right.READ)
         case KeyInfo():
             return may(view, user, namespace_of(one.key), Right.READ)
         case _:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from samples import artifact_id
+from samples import artifact_id, manifest
 from tensorcast.controlplane.core.rights import check_command
 from tensorcast.schema.commands import Command, GrantAccess, IssueOperation, MoveKey, PinArtifact
 from tensorcast.schema.errors import PermissionDenied
+from tensorcast.schema.events import ArtifactSealed
 from tensorcast.schema.ids import ArtifactId, Key, NodeId, OperationId, PlanId
 from tensorcast.schema.namespaces import Namespace, NamespaceGranted, Right
-from tensorcast.schema.plan_commands import CancelPlan, SubmitPlan
+from tensorcast.schema.plan_commands import CancelPlan, StartStep, SubmitPlan
+from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plans import EmitStep, PlanSpec
 from tensorcast.schema.work import Load
 from worlds import World
@@ -66,3 +68,18 @@ def test_a_step_of_a_plan_needs_the_right_of_who_submitted_it():
     check_command(made.view, "bob", issue)
     with pytest.raises(PermissionDenied, match="may not read"):
         check_command(made.view, "eve", issue)
+
+
+@pytest.mark.parametrize(("user", "is_allowed"), [("eve", False), ("carl", False), ("ada", True)])
+def test_what_a_plan_waits_for_its_submitter_must_be_allowed_to_read(user: str, is_allowed: bool):
+    made = world()
+    made.then(NamespaceGranted(namespace=TEAM, who="ada", rights=(Right.READ,)))
+    artifact = artifact_id("a")
+    made.then(ArtifactSealed(artifact=artifact, kind="kv", manifest=manifest(1), namespace=TEAM))
+    for inputs in ({"key": "team/a", "artifact": ""}, {"artifact": artifact, "count": 1}):
+        start = StartStep(plan=PlanId("plan-1"), step=StepPath("a"), attempt=1, inputs=inputs)
+        if is_allowed:
+            check_command(made.view, user, start)
+            continue
+        with pytest.raises(PermissionDenied, match=f"User {user} may not read"):
+            check_command(made.view, user, start)

@@ -19,14 +19,18 @@ from tensorcast.schema.api import (
     parse_reply,
 )
 from tensorcast.schema.api_access import AccessInfo
+from tensorcast.schema.api_plans import ForecastInfo, PlanInfo, TryPlan, WaitPlan
 from tensorcast.schema.errors import PermissionDenied
 from tensorcast.schema.events import ArtifactSealed, KeyMoved
-from tensorcast.schema.ids import ArtifactId, Key
+from tensorcast.schema.ids import ArtifactId, Key, Seq, derive_plan_id
 from tensorcast.schema.namespaces import Namespace, Right
+from tensorcast.schema.plan_commands import SubmitPlan
+from tensorcast.schema.plans import PlanSpec, WaitReplicas, WaitTime
 
 A = artifact_id("a")
 KEY = Key("team/a@1")
 TEAM = Namespace("team")
+BOBS, CARLS = derive_plan_id("bob"), derive_plan_id("carl")
 
 
 async def fill(rig: Rig) -> None:
@@ -126,3 +130,31 @@ async def test_rights_are_apart_and_rules_can_be_listed():
             ("ada", tuple(Right)),
             ("bob", (Right.READ, Right.KEYS)),
         ]
+
+
+async def test_plans_are_shown_to_who_may_read_or_has_submitted_them():
+    spec = PlanSpec(name="team/x", steps=(WaitTime(id="rest", for_s=60),))
+    async with running_rig() as rig:
+        await fill(rig)
+        await execute(rig, "ada", grant("bob", Right.PLANS, Right.READ))
+        await execute(rig, "ada", grant("carl", Right.PLANS))
+        for user, plan in (("bob", BOBS), ("carl", CARLS)):
+            await execute(rig, user, SubmitPlan(plan=plan, spec=spec))
+        for user, seen in (("eve", set()), ("carl", {CARLS}), ("bob", {BOBS, CARLS})):
+            found = await ask(rig, user, "plan.list", Browse(), tuple[PlanInfo, ...])
+            assert {one.id for one in found} == seen
+        assert await ask(rig, "carl", "plan.show", Show(what=CARLS), PlanInfo)
+        wait = WaitPlan(plan=BOBS, since=Seq(0), timeout_s=0.0)
+        for verb, request in (("plan.show", Show(what=BOBS)), ("plan.wait", wait)):
+            with pytest.raises(PermissionDenied, match="may not read"):
+                await ask(rig, "carl", verb, request, PlanInfo)
+
+
+async def test_a_dry_run_tells_nothing_that_may_not_be_read():
+    async with running_rig() as rig:
+        await fill(rig)
+        await execute(rig, "ada", grant("bob", Right.READ))
+        spec = PlanSpec(name="x", steps=(WaitReplicas(id="wait", artifact=A),))
+        with pytest.raises(PermissionDenied, match="may not read"):
+            await ask(rig, "eve", "plan.explain", TryPlan(spec=spec), ForecastInfo)
+        assert await ask(rig, "bob", "plan.explain", TryPlan(spec=spec), ForecastInfo)
