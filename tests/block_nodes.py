@@ -187,7 +187,7 @@ def counts(client: Blocks) -> dict[str, int]:
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(3000):
         if is_true():
             return
         threading.Event().wait(0.01)
