@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -16,6 +17,17 @@ from tensorcast.schema.api_past import Change, DiffInfo
 
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 VALUE_CHARS: Final = 60
+
+
+class Noun(StrEnum):
+    """What the past is asked about, in place of the whole cluster."""
+
+    ARTIFACT = "artifact"
+    ENGINE = "engine"
+    KEY = "key"
+    NODE = "node"
+    OPERATION = "operation"
+    PLAN = "plan"
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from tensorcast.cli.changes import describe_diff
+from tensorcast.cli.changes import Noun, describe_diff
 from tensorcast.cli.output import Answer, Result
 from tensorcast.cli.session import session_of
 from tensorcast.cli.units import parse_position
 from tensorcast.schema.errors import InvalidArgument
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-class Noun(StrEnum):
-    ARTIFACT = "artifact"
-    ENGINE = "engine"
-    KEY = "key"
-    NODE = "node"
-    OPERATION = "operation"
-    PLAN = "plan"
 
 
 @app.callback()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from tensorcast.cli.changes import StepInfo, table_steps
+from tensorcast.cli.changes import Noun, StepInfo, table_steps
 from tensorcast.cli.engines import table_engines
 from tensorcast.cli.output import Answer, Block, Flow, Heading, Note, Result
 from tensorcast.cli.plans import table_plans, table_steps_of
@@ -22,15 +21,6 @@ from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Key, Seq, parse_node
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-class Noun(StrEnum):
-    ARTIFACT = "artifact"
-    ENGINE = "engine"
-    KEY = "key"
-    NODE = "node"
-    OPERATION = "operation"
-    PLAN = "plan"
 
 
 @app.callback()

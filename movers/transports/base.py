@@ -175,6 +175,15 @@ SignTicket = Callable[[NodeId, str, Challenge], bytes]
 challenge. Safe in any thread."""
 
 
+def signer_for(
+    sign: SignTicket | None, peer: NodeId, artifact: ArtifactId | None
+) -> Callable[[Challenge], bytes] | None:
+    """Signs tickets for an artifact of a peer; None where there is nothing to sign with, or for."""
+    if sign is None or artifact is None:
+        return None
+    return lambda challenge: sign(peer, artifact, challenge)
+
+
 class Door(Protocol):
     """Who is let in at a server. Called from its threads; `admit` may block for seconds. What is
     refused is noted; `host` is where it came from."""

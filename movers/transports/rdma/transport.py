@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -16,6 +16,7 @@ from tensorcast.movers.transports.base import (
     Provider,
     Share,
     SignTicket,
+    signer_for,
 )
 from tensorcast.movers.transports.rdma.channel import Dialer, Opened, RdmaChannel
 from tensorcast.movers.transports.rdma.device import Device, open_devices
@@ -23,7 +24,6 @@ from tensorcast.movers.transports.rdma.region import RdmaRegion, Regions
 from tensorcast.movers.transports.rdma.server import RdmaServer
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.ids import ArtifactId, NodeId
-from tensorcast.schema.tickets import Challenge
 from tensorcast.storage.nics import read_nics
 
 DIALS_MAX: Final = 16
@@ -92,7 +92,7 @@ class RdmaTransport:
             peer,
             address,
             connect_s=CONNECT_S,
-            sign=self._signer(peer, artifact),
+            sign=signer_for(self._sign, peer, artifact),
         )
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(self._dialing, self._open, dialer)
@@ -107,14 +107,6 @@ class RdmaTransport:
         self._channels = [c for c in self._channels if not c.is_closed]
         self._channels.append(channel)
         return channel
-
-    def _signer(
-        self, peer: NodeId, artifact: ArtifactId | None
-    ) -> Callable[[Challenge], bytes] | None:
-        sign = self._sign
-        if sign is None or artifact is None:
-            return None
-        return lambda challenge: sign(peer, artifact, challenge)
 
     def _open(self, dialer: Dialer) -> Rails:
         """The rails of a channel, or as many as there can be, at least one."""

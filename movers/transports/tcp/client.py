@@ -21,6 +21,7 @@ from tensorcast.movers.transports.base import (
     Region,
     Share,
     SignTicket,
+    signer_for,
 )
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.dialing import ClientLimits, Dialer
@@ -31,7 +32,6 @@ from tensorcast.movers.transports.tcp.work import Posted, Work
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import ArtifactId, NodeId
-from tensorcast.schema.tickets import Challenge
 from tensorcast.storage.crew import count_cores
 
 DIALS_MAX: Final = 64
@@ -248,7 +248,7 @@ class TcpTransport:
         """A channel to the mover of `peer` at `address`. Raises Unavailable, or PermissionDenied
         when the peer belongs to another cluster, is another node or takes no ticket of ours."""
         hello = wire.Hello(cluster=self._cluster, node=self._node, peer=peer)
-        dialer = Dialer(peer, address, hello, self._limits, self._signer(peer, artifact))
+        dialer = Dialer(peer, address, hello, self._limits, signer_for(self._sign, peer, artifact))
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(self._dialing, self._open, dialer)
         try:
@@ -260,14 +260,6 @@ class TcpTransport:
         self._channels = [c for c in self._channels if not c.is_closed]
         self._channels.append(channel)
         return channel
-
-    def _signer(
-        self, peer: NodeId, artifact: ArtifactId | None
-    ) -> Callable[[Challenge], bytes] | None:
-        sign = self._sign
-        if sign is None or artifact is None:
-            return None
-        return lambda challenge: sign(peer, artifact, challenge)
 
     async def aclose(self) -> None:
         """Closes the channels that are still open. Safe to repeat."""
