@@ -31,8 +31,8 @@ from tensorcast.schema.errors import Corrupt
 
 _find_processor: Final = ctypes.CDLL(None).sched_getcpu
 
-
 RECENT_KEYS: Final = 4096
+_SLOTS_END: Final = SLOTS_FIRST + 2 * SLOTS
 
 
 class RecentKeys:
@@ -94,16 +94,15 @@ class PutRing:
         """Whether a block of these was told of here, and not forgotten since."""
         return not self._told.isdisjoint(keys)
 
-    def take_lent(self) -> list[tuple[int, int]]:
-        """Slots that were lent since: place, and the size of the blocks that it is for. Raises
-        Corrupt."""
+    def take_lent(self) -> tuple[list[int], list[int]]:
+        """Slots that were lent since: their places, and the sizes of the blocks that they are for.
+        Raises Corrupt."""
         words, taken = self._words, self._lent_taken
         count = words[LENT] - taken
         if not 0 <= count <= SLOTS:
             raise Corrupt(f"The mover lends {count} slots at once.")
-        found: list[tuple[int, int]] = []
-        for number in range(taken, taken + count):
-            at = SLOTS_FIRST + 2 * (number % SLOTS)
-            found.append((words[at], words[at + 1]))
+        start = SLOTS_FIRST + 2 * (taken % SLOTS)
+        flat = words[start : min(start + 2 * count, _SLOTS_END)].tolist()
+        flat += words[SLOTS_FIRST : SLOTS_FIRST + 2 * count - len(flat)].tolist()
         self._lent_taken = words[LENT_TAKEN] = taken + count
-        return found
+        return flat[::2], flat[1::2]

@@ -249,9 +249,12 @@ class BlockConnection(FrameChannel):
         return len(self.spares.get(size, ())) >= count
 
     def _take_lent(self) -> None:
-        if self._ring is not None:
-            for place, size in self._ring.take_lent():
-                self.spares.setdefault(size, []).append(place)
+        if self._ring is None:
+            return
+        places, sizes = self._ring.take_lent()
+        for size in set(sizes):
+            same = [place for place, of in zip(places, sizes, strict=True) if of == size]
+            self.spares.setdefault(size, []).extend(same)
 
     def flush(self) -> None:
         """Tells what is still to be told."""
