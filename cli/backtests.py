@@ -14,7 +14,7 @@ import msgspec
 
 from tensorcast.cli.output import Block, Heading, Note, Table
 from tensorcast.cli.session import Session
-from tensorcast.cli.units import format_size, parse_position
+from tensorcast.cli.units import format_size, format_time, parse_position
 from tensorcast.schema.errors import ErrorBody, TensorCastError, from_body
 
 PROGRAM: Final = "tensorcast.controlplane.simulator.main"
@@ -40,6 +40,17 @@ class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[int, ...]
 
 
+class Faulty(msgspec.Struct, frozen=True, kw_only=True):
+    """What was wrong with the answer of a policy: the first of so many times."""
+
+    policy: str
+    detail: str
+    seq: int
+    type: str
+    at: datetime
+    times: int
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What happened, or would have."""
 
@@ -52,6 +63,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     evicted_bytes: int
     ready_s: tuple[float, ...]
+    faults: tuple[Faulty, ...] = ()
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +87,9 @@ def place_of(text: str | None, now: datetime) -> str | None:
     return place.isoformat() if isinstance(place, datetime) else str(place)
 
 
-def run(session: Session, request: Request, log: Path | None) -> Compared:
+def run(
+    session: Session, request: Request, log: Path | None, decision_s_max: float | None = None
+) -> Compared:
     """Has the process compare; the cluster's log is copied first unless one is given. Raises what
     it tells."""
     with tempfile.TemporaryDirectory(prefix="tcctl-backtest-") as folder:
@@ -85,6 +99,8 @@ def run(session: Session, request: Request, log: Path | None) -> Compared:
                 client.export_log(log)
         given = [("--from", request.first), ("--to", request.last)]
         options = [word for name, value in given if value for word in (name, value)]
+        if decision_s_max is not None:
+            options += ["--decision-timeout", str(decision_s_max)]
         parameters = msgspec.json.encode(request.parameters).decode()
         command = [sys.executable, "-m", PROGRAM, str(log), request.policy, *options]
         done = subprocess.run(
@@ -119,8 +135,17 @@ def describe_comparison(found: Compared) -> Sequence[Block]:
             f"{told.events} events. The policies that ran decide {told.decided} commands anew:"
             f" {told.carried_out} carried out, {told.overtaken} overtaken; {agrees}."
         ),
+        *(Note(_fault(one)) for one in found.instead.faults),
         Heading("Recorded, simulated with the policies that ran, and with the other one"),
         _table(found),
+    )
+
+
+def _fault(one: Faulty) -> str:
+    more = f", and {one.times - 1} times more" if one.times > 1 else ""
+    return (
+        f"Policy {one.policy} could not answer event {one.seq} ({one.type}, at"
+        f" {format_time(one.at)}): {one.detail}{more}."
     )
 
 

@@ -32,8 +32,11 @@ class Namer:
         self._seen: dict[EventId, str] = {}
 
     def learn(self, event: EventInfo) -> None:
-        """Modifies the memory: `event` can be named from now on."""
+        """Modifies the memory: `event`, and its cause where that is told, can be named from now
+        on."""
         self._seen[event.id] = f"#{event.seq}"
+        if event.cause is not None and event.cause_seq is not None:
+            self._seen[event.cause] = f"#{event.cause_seq}"
 
     def name(self, cause: EventId | None) -> str:
         """A short name of a cause; its id when the event was not shown."""

@@ -106,6 +106,7 @@ def describe_forecast(info: ForecastInfo) -> Sequence[Block]:
         ("plan", info.name),
         ("would end", info.state),
         ("moves", format_size(info.bytes)),
+        ("evicts", format_size(info.evicts_bytes) if info.evicts_bytes else ""),
         ("takes", f"{seconds}, beside what it waits for"),
     )
     faults: tuple[Block, ...] = tuple(Note(fault) for fault in info.faults)

@@ -21,6 +21,8 @@ from tensorcast.schema.signals import Signal
 
 AGAIN_S: Final = 1.0
 PREFIX: Final = "TENSORCAST_SIGNAL_"
+TIMED_OUT: Final = 124
+"""The exit status of a command that took too long, as `timeout` of coreutils has it."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,19 +60,38 @@ def environment(signal: Signal) -> dict[str, str]:
     }
 
 
-def run_command(words: Sequence[str], signal: Signal, environ: Mapping[str, str]) -> int:
+def run_command(
+    words: Sequence[str],
+    signal: Signal,
+    environ: Mapping[str, str],
+    timeout_s: float | None = None,
+) -> int:
     """Runs the command with the data of the signal, a line of JSON, as its input; its exit status.
-    Raises NotFound when it cannot be started."""
+    One that takes longer than `timeout_s` is killed, and its status is TIMED_OUT. Raises NotFound
+    when it cannot be started."""
     try:
         done = subprocess.run(
             list(words),
             input=msgspec.json.encode(signal.data) + b"\n",
             env={**environ, **environment(signal)},
+            timeout=timeout_s,
             check=False,
         )
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
     except OSError as error:
         raise NotFound(f"{words[0]} cannot be run: {error.strerror}.") from error
     return done.returncode
+
+
+def describe_failure(reading: Reading, signal: Signal, code: int) -> str:
+    """What is told of a command that failed for a signal, and what becomes of that."""
+    command = shlex.join(reading.command or ())
+    how = f"ended with {code}"
+    if code == TIMED_OUT and reading.timeout_s is not None:
+        how = f"did not end within {reading.timeout_s:g} s and was killed"
+    after = "it comes again" if reading.durable else "it does not come again without --durable"
+    return f"{command} {how} for signal {signal.seq} on {signal.topic}; {after}."
 
 
 def read_shape(path: Path) -> dict[str, object]:

@@ -28,6 +28,7 @@ from tensorcast.client.engine_verbs import EngineVerbs
 from tensorcast.client.faults import encode_request
 from tensorcast.client.naming import What, name_of
 from tensorcast.client.past_verbs import PastVerbs
+from tensorcast.client.patience import SILENCE_S, Patience
 from tensorcast.client.plan_verbs import PlanVerbs
 from tensorcast.client.policy_verbs import PolicyVerbs
 from tensorcast.client.position import Position
@@ -131,6 +132,7 @@ class ControlPlane(
         self._url = url
         self._access = access
         self._refusals = Refusals()
+        self._patience = Patience(f"the control plane of cluster {cluster}")
         self._key_changed_at = 0
         self.cluster = cluster
         self.actor = actor
@@ -177,7 +179,11 @@ class ControlPlane(
         payload = encode_request(await self.position.include(request))
         nats = await self.connect()
         try:
-            reply = await self._request(nats, verb, payload, max(0.0, timeout))
+            asked_s = float(getattr(request, "timeout_s", 0.0))  # so long it may wait itself
+            reply = await self._patience.wait(
+                self._request(nats, verb, payload, max(0.0, timeout)),
+                min(asked_s + SILENCE_S, max(SILENCE_S, timeout - ABSENT_S)),
+            )
             return parse_reply(reply, answer)
         except NoRespondersError as error:
             raise Unavailable("The control plane is not running.", hint=HINT) from error

@@ -16,11 +16,20 @@ from typing import Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
+from tensorcast.client.plan_steps import (
+    Output,
+    check_step,
+    ids_of,
+    input_types,
+    listed,
+    make_step,
+    mapping,
+    write_plan_of,
+)
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import Tier
+from tensorcast.schema.guesses import suggest
 from tensorcast.schema.plan_checks import check_plan
 from tensorcast.schema.plan_types import gives
-from tensorcast.schema.plan_values import ValueType
 from tensorcast.schema.plans import (
     CONCURRENCY,
     Barrier,
@@ -28,13 +37,11 @@ from tensorcast.schema.plans import (
     CancelStep,
     ConditionStep,
     EmitStep,
-    Input,
     MapStep,
     MoveKeyStep,
     OnFailure,
     OperationStep,
     PlanSpec,
-    Question,
     ReplicateStep,
     Retry,
     Step,
@@ -65,16 +72,6 @@ class Options(TypedDict, total=False):
     after: Sequence[Planned | str]
 
 
-class Output(str):
-    """What a step will give, as a text that stands for it: `${step.output}`."""
-
-    __slots__ = ()
-
-    def part(self, name: str | int) -> Output:
-        """What lies under a name, or at a place from 0, in what the step gives."""
-        return Output(f"{self.removesuffix('}')}.{name}}}")
-
-
 class Planned:
     """A step of a plan: `step["output"]` is what it will give."""
 
@@ -91,7 +88,8 @@ class Planned:
         known = gives(self.make())
         if output not in known:
             raise InvalidArgument(
-                f"Step {self.id} gives no {output!r}.", hint=f"It gives {', '.join(known)}."
+                f"Step {self.id} gives no {output!r}{suggest(output, known) or '.'}",
+                hint=f"It gives {', '.join(known) or 'nothing'}.",
             )
         return Output(f"${{{self.id}.{output}}}")
 
@@ -121,7 +119,8 @@ class Steps:
         self._planned: list[Planned] = []
 
     def add(self, step: Step) -> Planned:
-        """Adds a step as it is written (`tensorcast.schema.plans`)."""
+        """Adds a step as it is written (`tensorcast.schema.plans`). Raises InvalidArgument."""
+        check_step(step)
         return self._keep(Planned(step))
 
     def make_all(self) -> tuple[Step, ...]:
@@ -148,15 +147,17 @@ class Steps:
         """Work of one node on one artifact: fill (from wherever is best), materialize (from
         `sources`), load, persist, evict, verify. Gives artifact, node, operation, bytes_moved,
         joined."""
-        step = OperationStep(
-            id=name,
+        step = make_step(
+            OperationStep,
+            name,
+            options,
             work=work,
             artifact=artifact,
             node=node,
-            tier=Tier(tier),
-            sources=tuple(sources),
+            tier=tier,
+            sources=listed(sources),
         )
-        return self.add(_with(step, options))
+        return self.add(step)
 
     def replicate(
         self,
@@ -170,10 +171,16 @@ class Steps:
     ) -> Planned:
         """Fans the artifact out to nodes ("all": every node that accepts replicas). Gives artifact,
         nodes, operations, bytes_moved."""
-        step = ReplicateStep(
-            id=name, artifact=artifact, to=_names(to), tier=Tier(tier), concurrency_max=at_once
+        step = make_step(
+            ReplicateStep,
+            name,
+            options,
+            artifact=artifact,
+            to=listed(to),
+            tier=tier,
+            concurrency_max=at_once,
         )
-        return self.add(_with(step, options))
+        return self.add(step)
 
     def call(
         self,
@@ -188,11 +195,16 @@ class Steps:
         """Asks an engine, or any program that serves calls under this name, and waits for its
         answer: outputs of the types in `returns` ({"artifact": "artifact", "tokens":
         "integer"})."""
-        types = {output: ValueType(kind) for output, kind in (returns or {}).items()}
-        step = CallStep(
-            id=name, engine=engine, verb=verb, arguments=dict(arguments or {}), returns=types
+        step = make_step(
+            CallStep,
+            name,
+            options,
+            engine=engine,
+            verb=verb,
+            arguments=mapping(arguments),
+            returns=mapping(returns),
         )
-        return self.add(_with(step, options))
+        return self.add(step)
 
     # ---- waits ---------------------------------------------------------------------------------
 
@@ -209,21 +221,23 @@ class Steps:
     ) -> Planned:
         """Until `count` signals came whose data say what `where` says (`distinct`: that differ in
         this field, or in `topic`). Gives topic, data, seq, actor of the last, and all data."""
-        step = WaitSignal(
-            id=name,
+        step = make_step(
+            WaitSignal,
+            name,
+            options,
             topic=topic,
-            where=dict(where or {}),
+            where=mapping(where),
             count=count,
             distinct=distinct,
             since=since,
         )
-        return self.add(_with(step, options))
+        return self.add(step)
 
     def wait_key(
         self, name: str, key: str, *, artifact: str = "", **options: Unpack[Options]
     ) -> Planned:
         """Until a key points to an artifact (or to anything). Gives key, artifact, version."""
-        return self.add(_with(WaitKey(id=name, key=key, artifact=artifact), options))
+        return self.add(make_step(WaitKey, name, options, key=key, artifact=artifact))
 
     def wait_replicas(
         self,
@@ -236,10 +250,16 @@ class Steps:
         **options: Unpack[Options],
     ) -> Planned:
         """Until so many complete replicas are there. Gives artifact, nodes."""
-        step = WaitReplicas(
-            id=name, artifact=artifact, count=count, tier=Tier(tier), nodes=_names(nodes)
+        step = make_step(
+            WaitReplicas,
+            name,
+            options,
+            artifact=artifact,
+            count=count,
+            tier=tier,
+            nodes=listed(nodes),
         )
-        return self.add(_with(step, options))
+        return self.add(step)
 
     def wait_engines(
         self,
@@ -251,18 +271,19 @@ class Steps:
         **options: Unpack[Options],
     ) -> Planned:
         """Until so many of these engines (0: all) serve the weights. Gives artifact, engines."""
-        step = WaitEngines(id=name, artifact=artifact, engines=_names(engines), count=count)
-        return self.add(_with(step, options))
+        whom = listed(engines)
+        step = make_step(WaitEngines, name, options, artifact=artifact, engines=whom, count=count)
+        return self.add(step)
 
     def wait_time(self, name: str, seconds: float | str, **options: Unpack[Options]) -> Planned:
         """For so many seconds."""
-        return self.add(_with(WaitTime(id=name, for_s=seconds), options))
+        return self.add(make_step(WaitTime, name, options, for_s=seconds))
 
     def barrier(
         self, name: str, steps: Sequence[Planned | str], count: int = 0, **options: Unpack[Options]
     ) -> Planned:
         """Until `count` (0: all) of these steps have succeeded. Gives succeeded."""
-        return self.add(_with(Barrier(id=name, steps=_ids(steps), count=count), options))
+        return self.add(make_step(Barrier, name, options, steps=ids_of(steps), count=count))
 
     # ---- effects -------------------------------------------------------------------------------
 
@@ -274,15 +295,15 @@ class Steps:
         **options: Unpack[Options],
     ) -> Planned:
         """Emits a signal, once. Gives topic, data."""
-        return self.add(_with(EmitStep(id=name, topic=topic, data=dict(data or {})), options))
+        return self.add(make_step(EmitStep, name, options, topic=topic, data=mapping(data)))
 
     def move_key(
         self, name: str, key: str, artifact: str, *, expect: str = "any", **options: Unpack[Options]
     ) -> Planned:
         """Points a key to an artifact, if it points to `expect` (an artifact, "absent", "any").
         Gives key, artifact, previous."""
-        step = MoveKeyStep(id=name, key=key, artifact=artifact, expect=expect)
-        return self.add(_with(step, options))
+        step = make_step(MoveKeyStep, name, options, key=key, artifact=artifact, expect=expect)
+        return self.add(step)
 
     def cancel(
         self,
@@ -294,7 +315,7 @@ class Steps:
     ) -> Planned:
         """Cancels another step, with what it copies, or an operation."""
         target = step.id if isinstance(step, Planned) else step
-        return self.add(_with(CancelStep(id=name, step=target, operation=operation), options))
+        return self.add(make_step(CancelStep, name, options, step=target, operation=operation))
 
     # ---- bodies --------------------------------------------------------------------------------
 
@@ -307,8 +328,8 @@ class Steps:
         **options: Unpack[Options],
     ) -> Branch:
         """Runs the steps of its `then`, or of its `otherwise`. Gives met."""
-        step = ConditionStep(id=name, test=Question(left=left, op=op, right=right))
-        return self._keep(Branch(_with(step, options)))
+        test = {"left": left, "op": op, "right": right}
+        return self._keep(Branch(make_step(ConditionStep, name, options, test=test)))
 
     def map(
         self,
@@ -323,16 +344,18 @@ class Steps:
     ) -> Mapped:
         """Runs the steps that are added to it once for each node, artifact, shard or item. Gives
         items, collected."""
-        step = MapStep(
-            id=name,
-            nodes=_names(nodes),
-            artifacts=_names(artifacts),
+        step = make_step(
+            MapStep,
+            name,
+            options,
+            nodes=listed(nodes),
+            artifacts=listed(artifacts),
             shards=shards,
-            items=items if isinstance(items, str) else tuple(items),
+            items=listed(items),
             concurrency_max=at_once,
-            steps=(),
+            steps=[EmitStep(id="x", topic="x")],  # those that are added take its place
         )
-        return self._keep(Mapped(_with(step, options)))
+        return self._keep(Mapped(step))
 
     def plan(
         self,
@@ -343,7 +366,7 @@ class Steps:
     ) -> Planned:
         """Runs another plan; gives its outputs."""
         spec = plan.spec if isinstance(plan, Plan) else plan
-        return self.add(_with(SubPlanStep(id=name, plan=spec, inputs=dict(inputs or {})), options))
+        return self.add(make_step(SubPlanStep, name, options, plan=spec, inputs=mapping(inputs)))
 
 
 class Branch(Planned):
@@ -401,11 +424,11 @@ class Plan(Steps):
     ) -> None:
         super().__init__()
         self.name = name
-        self._inputs = {key: Input(type=ValueType(kind)) for key, kind in (inputs or {}).items()}
+        self._inputs = input_types(name, inputs)
         self._at_once = at_once
         self._deadline = deadline
         self._dedup_id = dedup_id
-        self._labels = dict(labels or {})
+        self._labels = mapping(labels)
         self._outputs: dict[str, str] = {}
 
     def step(self, *steps: Step) -> Self:
@@ -430,55 +453,23 @@ class Plan(Steps):
     @property
     def spec(self) -> PlanSpec:
         """The plan as it is written. Raises InvalidArgument that tells all that is wrong."""
-        written = PlanSpec(
-            name=self.name,
-            steps=self.make_all(),
-            inputs=self._inputs,
-            outputs=self._outputs,
-            concurrency_max=self._at_once,
-            deadline_s=self._deadline,
-            dedup_id=self._dedup_id,
-            labels=self._labels,
-        )
-        return checked(written)
+        around = {
+            "name": self.name,
+            "inputs": self._inputs,
+            "outputs": self._outputs,
+            "concurrency_max": self._at_once,
+            "deadline_s": self._deadline,
+            "dedup_id": self._dedup_id,
+            "labels": self._labels,
+        }
+        return checked(write_plan_of(around, self.make_all()))
 
 
 def checked(spec: PlanSpec) -> PlanSpec:
     """The plan as whoever reads it gets it. Raises InvalidArgument that tells all that is wrong."""
-    try:
-        read = msgspec.json.decode(msgspec.json.encode(spec, enc_hook=_plain), type=PlanSpec)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"The plan {spec.name!r} cannot be written: {error}.") from error
+    around = {n: getattr(spec, n) for n in spec.__struct_fields__ if n not in ("steps", "version")}
+    read = write_plan_of(around, spec.steps)
     faults = check_plan(read)
     if faults:
         raise InvalidArgument(f"The plan {spec.name!r} makes no sense: " + " ".join(faults))
     return read
-
-
-def _plain(value: object) -> str:
-    """Outputs are written as texts; nothing else may stand for something else."""
-    if isinstance(value, Output):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is nothing that a plan can hold")
-
-
-def _with(step: Step, options: Options) -> Step:
-    named = {"timeout": "timeout_s", "deadline": "deadline_s", "after": "depends_on"}
-    fields: dict[str, object] = {named.get(k, k): value for k, value in options.items()}
-    if "after" in options:
-        fields["depends_on"] = _ids(options["after"])
-    if "on_failure" in options:
-        fields["on_failure"] = OnFailure(options["on_failure"])
-    unknown = set(fields) - set(step.__struct_fields__)
-    if unknown:
-        raise InvalidArgument(f"A step has no option {sorted(unknown)[0]!r}.")
-    return msgspec.structs.replace(step, **fields)
-
-
-def _ids(steps: Sequence[Planned | str]) -> tuple[str, ...]:
-    named = (steps,) if isinstance(steps, str) else steps
-    return tuple(one.id if isinstance(one, Planned) else one for one in named)
-
-
-def _names(names: Names) -> tuple[str, ...] | str:
-    return names if isinstance(names, str) else tuple(names)

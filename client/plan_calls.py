@@ -11,6 +11,7 @@ from tensorcast.client.plan_builder import Plan, checked
 from tensorcast.client.plan_files import read_plan
 from tensorcast.client.plan_handles import AsyncPlanRun
 from tensorcast.schema.api_plans import ForecastInfo
+from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.plans import PlanSpec
 
 if TYPE_CHECKING:
@@ -71,4 +72,10 @@ def read(plan: AnyPlan) -> PlanSpec:
     """The plan as it is written. Raises InvalidArgument, NotFound."""
     if isinstance(plan, Plan):
         return plan.spec
-    return checked(plan) if isinstance(plan, PlanSpec) else read_plan(plan)
+    if isinstance(plan, PlanSpec):
+        return checked(plan)
+    if not isinstance(plan, str | Path):
+        raise InvalidArgument(
+            f"{plan!r} is no plan.", hint="Give a tc.Plan, or the path of a YAML or JSON file."
+        )
+    return read_plan(plan)

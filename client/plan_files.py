@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import yaml
 
+from tensorcast.client.plan_faults import tell_faults
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.plan_checks import check_plan
-from tensorcast.schema.plans import PLAN_BYTES_MAX, PlanSpec, Step
-
-FAULTS_MAX: Final = 20
-_NOWHERE: Final = " - at `$"
+from tensorcast.schema.plans import PLAN_BYTES_MAX, PlanSpec
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,38 +64,8 @@ def inspect_plan(text: str) -> tuple[PlanSpec | None, tuple[str, ...]]:
     try:
         spec = msgspec.convert(said, PlanSpec)
     except (msgspec.ValidationError, RecursionError) as error:
-        return None, _faults(said, error)
-    return spec, check_plan(spec)
-
-
-def _faults(said: dict[object, object], first: Exception) -> tuple[str, ...]:
-    """The faults of each step by itself, and of what is around them."""
-    steps = said.get("steps")
-    found: list[str] = []
-    if isinstance(steps, list):
-        for number, step in enumerate(steps[:1000]):
-            name = step.get("id") if isinstance(step, dict) else None
-            where = f"Step {name}" if isinstance(name, str) else f"Step number {number + 1}"
-            try:
-                msgspec.convert(step, Step)
-            except (msgspec.ValidationError, RecursionError) as error:
-                found.append(f"{where}: {_say(error)}")
-    try:
-        emit = {"kind": "emit", "id": "x", "topic": "x"}
-        msgspec.convert({**said, "steps": [emit]} if found else said, PlanSpec)
-    except (msgspec.ValidationError, RecursionError) as error:
-        found.insert(0, f"The plan: {_say(error)}")
-    return tuple(found[:FAULTS_MAX]) or (_say(first),)
-
-
-def _say(error: Exception) -> str:
-    """What msgspec says, as a sentence."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply."
-    words, _, place = str(error).partition(_NOWHERE)
-    words = words[:1].lower() + words[1:]
-    place = place.rstrip("`").lstrip(".")
-    return f"{words} (at {place})." if place else f"{words}."
+        return None, tell_faults(said, error)
+    return spec, (*tell_faults(said), *check_plan(spec))
 
 
 def write_plan(spec: PlanSpec) -> str:

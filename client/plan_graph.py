@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.plan_checks import describe_step
 from tensorcast.schema.plan_types import needs_of
 from tensorcast.schema.plans import (
@@ -47,6 +47,13 @@ SIGNS: Final = {
     "skipped": "-",
     "cancelled": "x",
 }
+_UNDO: Final = "if it fails"
+_WEIGHT: Final = {
+    status: weight
+    for weight, status in enumerate(
+        ("running", "retrying", "failed", "pending", "cancelled", "skipped", "succeeded")
+    )
+}
 Statuses = Mapping[str, str]
 
 
@@ -71,6 +78,36 @@ def describe(step: Step) -> str:
             return what
 
 
+def fold_items(spec: PlanSpec, statuses: Statuses) -> dict[str, str]:
+    """The statuses of a plan's steps, those in the body of a map as one for all its items: what
+    still goes on before what has failed, that before what was skipped or cancelled. Pure."""
+    maps = set(_maps_of(spec.steps, ""))
+    folded: dict[str, str] = {}
+    for path, status in statuses.items():
+        place = _without_items(path, maps)
+        known = folded.get(place)
+        folded[place] = status if known is None else min(known, status, key=_WEIGHT.__getitem__)
+    return folded
+
+
+def _maps_of(steps: tuple[Step, ...], prefix: str) -> Iterator[str]:
+    for step in steps:
+        path = prefix + step.id
+        if isinstance(step, MapStep):
+            yield path
+        for name, body in bodies(step):
+            yield from _maps_of(body, f"{path}/compensate/" if name == _UNDO else f"{path}/")
+
+
+def _without_items(path: str, maps: set[str]) -> str:
+    """The place of a step as it is written: `fan/copy` for `fan/3/copy`."""
+    place = ""
+    for part in path.split("/"):
+        if not (place in maps and part.isdecimal()):
+            place = f"{place}/{part}" if place else part
+    return place
+
+
 def bodies(step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
     """The bodies of a step, each with its name."""
     match step:
@@ -82,7 +119,7 @@ def bodies(step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
             yield (step.plan.name, step.plan.steps)
         case _:
             pass
-    yield ("if it fails", step.compensate)
+    yield (_UNDO, step.compensate)
 
 
 def edges(steps: tuple[Step, ...]) -> Iterator[tuple[str, str]]:
@@ -116,7 +153,7 @@ def _mermaid_body(
         for name, body in bodies(step):
             if body:
                 yield f'{indent}subgraph {_node(path)}_{_node(name)}["{step.id}: {_plain(name)}"]'
-                inner = f"{path}/compensate/" if name == "if it fails" else f"{path}/"
+                inner = f"{path}/compensate/" if name == _UNDO else f"{path}/"
                 yield from _mermaid_body(body, inner, statuses, indent + "    ")
                 yield f"{indent}end"
                 yield f"{indent}{_node(path)} -.-> {_node(path)}_{_node(name)}"
@@ -157,7 +194,7 @@ def _dot_body(
         yield f'{indent}{_quoted(path)} [label={words}, fillcolor="{colour}"];'
         for name, body in bodies(step):
             if body:
-                inner = f"{path}/compensate/" if name == "if it fails" else f"{path}/"
+                inner = f"{path}/compensate/" if name == _UNDO else f"{path}/"
                 yield f"{indent}subgraph {_quoted(f'cluster {path} {name}')} {{"
                 yield f"{indent}    label={_quoted(f'{step.id}: {name}')};"
                 yield from _dot_body(body, inner, statuses, indent + "    ")
@@ -174,12 +211,13 @@ def _quoted(text: str) -> str:
 
 
 def draw_svg(spec: PlanSpec, statuses: Statuses | None = None) -> str:
-    """A picture in SVG by graphviz. Raises Unavailable without it."""
+    """A picture in SVG by graphviz. Raises TensorCastError without it."""
     program = shutil.which("dot")
     if program is None:
-        raise Unavailable(
-            "graphviz is not installed, which draws SVG.",
-            hint="On Debian: apt install graphviz. Or use --format mermaid.",
+        raise TensorCastError(
+            "The program `dot` of graphviz, which draws SVG, is not installed.",
+            hint="Install it (apt install graphviz, brew install graphviz, dnf install graphviz),"
+            " or use --format mermaid or dot.",
         )
     try:
         done = subprocess.run(
@@ -191,7 +229,7 @@ def draw_svg(spec: PlanSpec, statuses: Statuses | None = None) -> str:
             check=True,
         )
     except (subprocess.SubprocessError, OSError) as error:
-        raise Unavailable(f"graphviz could not draw the plan: {error}.") from error
+        raise TensorCastError(f"graphviz could not draw the plan: {error}.") from error
     return done.stdout
 
 
@@ -215,7 +253,7 @@ def _text_body(
         yield f"{indent}[{SIGNS.get(status, ' ')}] {step.id}: {describe(step)}{after}"
         for name, body in bodies(step):
             if body:
-                inner = f"{prefix}{step.id}/" + ("compensate/" if name == "if it fails" else "")
+                inner = f"{prefix}{step.id}/" + ("compensate/" if name == _UNDO else "")
                 yield f"{indent}    {name}:"
                 yield from _text_body(body, inner, statuses, indent + "      ")
 

@@ -12,6 +12,7 @@ from tensorcast.schema.api import LIST_MAX, Browse, Executed, Show
 from tensorcast.schema.api_plans import ForecastInfo, PlanInfo, TryPlan, WaitPlan
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import PlanId, Seq, derive_plan_id
+from tensorcast.schema.plain import check_finite
 from tensorcast.schema.plan_commands import (
     CancelPlan,
     PausePlan,
@@ -58,7 +59,7 @@ class PlanVerbs:
         """Has a plan run; returns its id at once. What is submitted again under the same `dedup_id`
         (that of the plan, unless one is given) is the same plan. Raises InvalidArgument, Conflict
         when another plan has that id."""
-        given = dict(inputs or {})
+        given = _given(inputs)
         name = dedup_id or _resolved(spec, given) or new_event_id()
         plan = derive_plan_id(name)
         await self.execute(SubmitPlan(plan=plan, spec=spec, inputs=given))
@@ -90,14 +91,14 @@ class PlanVerbs:
         self: _Asks, spec: PlanSpec, inputs: Mapping[str, object] | None = None
     ) -> tuple[str, ...]:
         """All that is wrong with a plan, also with this cluster in view: one sentence each."""
-        query = TryPlan(spec=spec, inputs=dict(inputs or {}), after=self.position.seq)
+        query = TryPlan(spec=spec, inputs=_given(inputs), after=self.position.seq)
         return await self.ask("plan.check", query, tuple[str, ...])
 
     async def explain_plan(
         self: _Asks, spec: PlanSpec, inputs: Mapping[str, object] | None = None
     ) -> ForecastInfo:
         """What a plan would do now: a dry run. Raises InvalidArgument."""
-        query = TryPlan(spec=spec, inputs=dict(inputs or {}), after=self.position.seq)
+        query = TryPlan(spec=spec, inputs=_given(inputs), after=self.position.seq)
         return await self.ask("plan.explain", query, ForecastInfo)
 
     async def cancel_plan(self: _Asks, plan: str, *, reason: str = "asked by a user") -> Executed:
@@ -111,6 +112,22 @@ class PlanVerbs:
     async def resume_plan(self: _Asks, plan: str) -> Executed:
         """Undoes `pause_plan`. Raises NotFound, Rejected."""
         return await self.execute(ResumePlan(plan=PlanId(plan)))
+
+
+def _given(inputs: Mapping[str, object] | None) -> dict[str, object]:
+    """The inputs of a plan. Raises InvalidArgument for what JSON cannot hold."""
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InvalidArgument(
+            f"The inputs of a plan are a mapping, not {inputs!r}.", hint='As in {"n": 3}.'
+        )
+    found = dict(inputs or {})
+    for name, value in found.items():
+        check_finite(value, f"Input {name!r}")
+        try:
+            msgspec.json.encode(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(f"Input {name!r} cannot be JSON: {error}.") from error
+    return found
 
 
 def _resolved(spec: PlanSpec, inputs: Mapping[str, object]) -> str:

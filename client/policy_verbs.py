@@ -10,6 +10,7 @@ import msgspec
 from tensorcast.schema.api import Executed
 from tensorcast.schema.api_policies import ChangePolicy, PolicyInfo, PolicyQuery
 from tensorcast.schema.commands import ConfigurePolicy, DisablePolicy, EnablePolicy
+from tensorcast.schema.plain import check_finite
 
 if TYPE_CHECKING:
     from tensorcast.client.position import Position
@@ -63,6 +64,8 @@ class PolicyVerbs:
 async def _change(
     plane: _Asks, command: EnablePolicy | ConfigurePolicy | DisablePolicy
 ) -> Executed:
+    if not isinstance(command, DisablePolicy):
+        check_finite(command.parameters, f"Policy {command.policy}")
     request = ChangePolicy(command=command, actor=plane.actor)
     done = await plane.ask("policy.change", request, Executed)
     plane.position.advance(done.seq)

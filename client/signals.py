@@ -179,6 +179,11 @@ class AsyncSignals:
         self.durable = None if durable is None else parse_reader(durable)
         if dead_after is not None and dead_after < 1:
             raise InvalidArgument(f"A signal cannot be dead after {dead_after} times.")
+        if dead_after is not None and durable is None:
+            raise InvalidArgument(
+                "Only a durable reader gives signals up: nobody counts how often another gets one.",
+                hint="Name it: durable=..., or --durable NAME.",
+            )
         self._dead_after = dead_after
         self._api = api
         self._start = check_start(start)

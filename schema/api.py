@@ -322,8 +322,9 @@ class EngineInfo(_Message, frozen=True, kw_only=True):
     served: tuple[ServedInfo, ...] = ()
 
 
-class EventInfo(_Message, frozen=True, kw_only=True):
-    """An event with its envelope; `data` is JSON as it was written, `fields` the same by name."""
+class EventInfo(_Message, frozen=True, kw_only=True, omit_defaults=True):
+    """An event with its envelope; `data` is JSON as it was written, `fields` the same by name.
+    `cause_seq` is the position of its cause, where whoever answers knows it."""
 
     seq: Seq
     id: EventId
@@ -333,6 +334,7 @@ class EventInfo(_Message, frozen=True, kw_only=True):
     actor: str
     cause: EventId | None
     data: msgspec.Raw
+    cause_seq: Seq | None = None
 
     @property
     def fields(self) -> dict[str, object]:

@@ -81,7 +81,8 @@ class PlanInfo(_Message, frozen=True, kw_only=True):
 
 class ForecastStep(_Message, frozen=True, kw_only=True):
     """What a step would do: the work of nodes, from which sources, how many bytes, from when to
-    when in seconds after the beginning (None: not known). `note` says what was assumed."""
+    when in seconds after the beginning (None: not known); `evicts_bytes` is what their nodes have
+    to drop or move for it. `note` says what was assumed."""
 
     id: StepPath
     kind: str
@@ -90,6 +91,7 @@ class ForecastStep(_Message, frozen=True, kw_only=True):
     artifact: str = ""
     sources: dict[str, tuple[str, ...]] = {}
     bytes: int = 0
+    evicts_bytes: int = 0
     begins_s: float = 0.0
     ends_s: float | None = None
     note: str = ""
@@ -105,3 +107,4 @@ class ForecastInfo(_Message, frozen=True, kw_only=True):
     bytes: int
     seconds: float | None
     faults: tuple[str, ...] = ()
+    evicts_bytes: int = 0

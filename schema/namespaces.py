@@ -80,6 +80,16 @@ def parse_namespace(text: str) -> Namespace:
     return Namespace(text)
 
 
+def check_name(namespace: Namespace) -> None:
+    """Raises InvalidArgument for a namespace that nobody is to begin: one with space in it is
+    most likely two words that were meant to be one."""
+    if any(letter.isspace() for letter in namespace):
+        raise InvalidArgument(
+            f"{namespace!r} has space in it, which no new namespace may have.",
+            hint="Write what keys begin with: team, for team/model@1.",
+        )
+
+
 def parse_who(text: str) -> str:
     """A user, or `*`. Raises InvalidArgument."""
     if text != EVERYBODY and not is_user_name(text):

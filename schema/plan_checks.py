@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tensorcast.schema.errors import InvalidArgument, TensorCastError
+from tensorcast.schema.guesses import suggest
 from tensorcast.schema.ids import Tier, parse_key, parse_node
 from tensorcast.schema.plan_types import (
     Field,
@@ -142,7 +143,8 @@ def _check_step(
     where = f"Step {prefix}{step.id}"
     for other in step.depends_on:
         if other not in beside:
-            yield f"{where} depends on {other!r}, which is no step beside it."
+            end = suggest(other, beside - {step.id}) or "."
+            yield f"{where} depends on {other!r}, which is no step beside it{end}"
     yield from _check_common(step, where)
     yield from _check_kind(step, where, beside)
     yield from _check_own(step, where, names)
@@ -238,7 +240,10 @@ def _check_common(step: Step, where: str) -> Iterator[str]:
     if compensates != bool(step.compensate):
         yield f"{where} needs both, `on_failure: compensate` and the steps in `compensate`."
     if step.retry is not None and isinstance(step, Holder):
-        yield f"{where} cannot be retried as a whole; give `retry` to the steps in it."
+        yield (
+            f"{where} is a {kind_of(step)} and cannot be retried as a whole: give `retry` to the"
+            " steps in it, which are tried again where they stand."
+        )
 
 
 def _check_kind(step: Step, where: str, beside: frozenset[str]) -> Iterator[str]:
@@ -346,15 +351,18 @@ def _check_reference(
         yield f"{where} takes {reference} from itself."
     elif root == INPUT:
         if not path or path[0] not in names.inputs:
-            yield f"{where} takes {reference}, but the plan has no such input."
+            end = suggest(path[0] if path else "", names.inputs) or "."
+            yield f"{where} takes {reference}, but the plan has no such input{end}"
     elif root in (ITEM, INDEX):
         if names.item is None:
             yield f"{where} takes {reference} outside of a map."
     elif root not in names.steps:
-        yield f"{where} takes {reference}, but sees no step {root!r}."
+        end = suggest(root, (*names.steps, INPUT, ITEM)) or "."
+        yield f"{where} takes {reference}, but sees no step {root!r}{end}"
     elif not path or path[0] not in names.steps[root]:
         outputs = ", ".join(names.steps[root]) or "nothing"
-        yield f"{where} takes {reference}, but step {root} gives {outputs}."
+        end = suggest(path[0] if path else "", names.steps[root]) or "."
+        yield f"{where} takes {reference}, but step {root} gives {outputs}{end}"
 
 
 def _type_at(reference: Reference, names: Names) -> ValueType | None:

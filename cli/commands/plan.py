@@ -25,7 +25,7 @@ from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.units import parse_seconds
 from tensorcast.client.handles import OUTAGE_S_MAX
 from tensorcast.client.plan_files import inspect_plan, parse_plan
-from tensorcast.client.plan_graph import draw_dot, draw_mermaid, draw_svg, draw_text
+from tensorcast.client.plan_graph import draw_dot, draw_mermaid, draw_svg, draw_text, fold_items
 from tensorcast.client.plan_handles import OVER, failure_of
 from tensorcast.schema.api_plans import PlanInfo, StepInfo
 from tensorcast.schema.errors import (
@@ -76,12 +76,17 @@ def validate(
 ) -> Result:
     """Check a plan: form, references, types, cycles, and what this cluster cannot do."""
     spec, faults = inspect_plan(_read(file))
+    session, alone = session_of(call), ""
     if spec is not None and not faults and not offline:
-        with session_of(call).client() as client:
-            faults = client.api.check_plan(spec, parse_inputs(spec, inputs))
+        try:
+            with session.client() as client:
+                faults = client.api.check_plan(spec, parse_inputs(spec, inputs))
+        except Unavailable as error:
+            alone = f"Only the plan itself was looked at, not the cluster: {error.message}"
+            print(alone, file=session.world.err)
     count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
     return Answer(
-        data={"ok": not faults, "faults": list(faults)},
+        data={"ok": not faults, "faults": list(faults), **({"note": alone} if alone else {})},
         blocks=lambda: tuple(Note(one) for one in faults) or (Note("The plan makes sense."),),
         brief=faults,
         error=Failed(f"The plan has {count}.") if faults else None,
@@ -281,7 +286,7 @@ def _find(call: typer.Context, plan: str) -> tuple[PlanSpec, Mapping[str, str]]:
         info = client.api.plan(plan)
     if info.spec is None:
         raise NotFound(f"Plan {plan!r} was told without its program.")
-    return info.spec, {step.id: step.status for step in info.steps}
+    return info.spec, fold_items(info.spec, {step.id: step.status for step in info.steps})
 
 
 def _read(file: str) -> str:

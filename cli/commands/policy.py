@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from tensorcast.cli.backtests import Request, describe_comparison, place_of, run
-from tensorcast.cli.output import Answer, Result
+from tensorcast.cli.output import Answer, Note, Result
 from tensorcast.cli.policies import describe_policy, parse_parameters, table_policies
 from tensorcast.cli.session import session_of
+from tensorcast.cli.units import parse_seconds
 from tensorcast.schema.api_policies import PolicyInfo
 
 app = typer.Typer(
@@ -60,7 +61,10 @@ def disable(call: typer.Context, policy: Name) -> Result:
     """Have a policy answer no more events; what it has issued goes on."""
     with session_of(call).client() as client:
         client.api.disable_policy(policy)
-    return Answer(data={"policy": policy, "state": "off"}, blocks=tuple, brief=(policy,))
+    told = f"Policy {policy} answers no more events; what it has issued goes on."
+    return Answer(
+        data={"policy": policy, "state": "off"}, blocks=lambda: (Note(told),), brief=(policy,)
+    )
 
 
 @app.command("set")
@@ -98,6 +102,9 @@ def backtest(
         Path | None,
         typer.Option(metavar="FILE", help="Instead of the cluster's log: one that was exported."),
     ] = None,
+    decision_timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Give up a policy that takes longer for one event.")
+    ] = "10s",
 ) -> Result:
     """Replay the log through another policy: what it would have done, and cost."""
     session = session_of(call)
@@ -107,7 +114,7 @@ def backtest(
         first=place_of(first, session.now()),
         last=place_of(last, session.now()),
     )
-    found = run(session, request, log)
+    found = run(session, request, log, parse_seconds(decision_timeout))
     return Answer(data=found, blocks=lambda: describe_comparison(found), brief=())
 
 

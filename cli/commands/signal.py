@@ -10,7 +10,14 @@ import typer
 
 from tensorcast.cli.output import Answer, Fields, Note, Result
 from tensorcast.cli.session import Session, session_of
-from tensorcast.cli.signal_commands import AGAIN_S, Reading, read_shape, run_command, split_command
+from tensorcast.cli.signal_commands import (
+    AGAIN_S,
+    Reading,
+    describe_failure,
+    read_shape,
+    run_command,
+    split_command,
+)
 from tensorcast.cli.signals import (
     parse_data,
     parse_start,
@@ -88,7 +95,11 @@ def tail(
         int | None, typer.Option(min=1, metavar="N", help="End after so many.")
     ] = None,
     timeout: Annotated[
-        str | None, typer.Option(metavar="T", help="End when none came for so long.")
+        str | None,
+        typer.Option(
+            metavar="T",
+            help="End when none came for so long; with --exec, also kill a command then.",
+        ),
     ] = None,
     command: Annotated[
         str | None,
@@ -134,11 +145,13 @@ def _pages(session: Session, reading: Reading) -> Iterator[Sequence[Signal]]:
             yield (signal.signal,)
             code = 0
             if reading.command is not None:
-                code = run_command(reading.command, signal.signal, session.world.environ)
+                code = run_command(
+                    reading.command, signal.signal, session.world.environ, reading.timeout_s
+                )
             if code == 0:
                 signal.ack()
                 continue
-            print(f"{reading.command} ended with {code} for {signal!r}", file=session.world.err)
+            print(describe_failure(reading, signal.signal, code), file=session.world.err)
             signal.retry(after=AGAIN_S)
 
 
@@ -156,7 +169,14 @@ def define(
     wanted = None if shape is None else read_shape(shape)
     with session_of(call).client() as client:
         client.define_topic(pattern, wanted)
-    return Answer(data={"topic": pattern, "shape": wanted}, blocks=tuple, brief=(pattern,))
+    told = (
+        f"Any data may be said on {pattern} from now on."
+        if wanted is None
+        else f"What is said on {pattern} must have this shape from now on."
+    )
+    return Answer(
+        data={"topic": pattern, "shape": wanted}, blocks=lambda: (Note(told),), brief=(pattern,)
+    )
 
 
 @app.command()

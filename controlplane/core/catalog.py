@@ -34,6 +34,7 @@ from tensorcast.controlplane.core.policies.verify import VerifyReplicas
 from tensorcast.schema.aggregates.policy import PolicyState, PolicyStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.guesses import suggest
 from tensorcast.schema.ids import parse_policy
 
 BUILT_IN: Final = "built in"
@@ -68,7 +69,7 @@ class Catalog:
         found = self.kinds.get(name)
         if found is None:
             raise NotFound(
-                f"This control plane knows no policy {name!r}.",
+                f"This control plane knows no policy {name!r}{suggest(name, self.kinds) or '.'}",
                 hint=f"It knows {', '.join(self.kinds)}.",
             )
         return found

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from tensorcast.controlplane.core.plans.telling import count_ended, tell_steps
 from tensorcast.controlplane.services.api_answers import describe_fault
-from tensorcast.schema.aggregates.plan import Plan, StepState
+from tensorcast.schema.aggregates.plan import OPEN, Plan, PlanStatus, StepState, StepStatus
 from tensorcast.schema.api_plans import PlanInfo, StepInfo
 from tensorcast.schema.plan_checks import describe_step
 from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plans import Step
 
 PENDING = "pending"
+SKIPPED = StepStatus.SKIPPED.value
 
 
 def describe_plan(plan: Plan) -> PlanInfo:
     """A plan with its steps and its program."""
     steps = tuple(
-        _describe_step(scope.path(step), step, state, tuple(sorted(map(scope.path, needs))))
+        _describe_step(plan, scope.path(step), step, state, tuple(sorted(map(scope.path, needs))))
         for scope, step, state in tell_steps(plan)
         for needs in (scope.needs(step),)
     )
@@ -52,9 +53,14 @@ def _describe(plan: Plan, steps: tuple[StepInfo, ...] | None) -> PlanInfo:
 
 
 def _describe_step(
-    path: StepPath, step: Step, state: StepState | None, needs: tuple[str, ...]
+    plan: Plan, path: StepPath, step: Step, state: StepState | None, needs: tuple[str, ...]
 ) -> StepInfo:
     kind = describe_step(step)
+    if state is None and plan.status not in OPEN:  # nothing will ever come of it
+        reason = f"the plan has {plan.status} before"
+        if plan.status is PlanStatus.CANCELLED:
+            reason = "the plan was cancelled before"
+        return StepInfo(id=path, kind=kind, status=SKIPPED, needs=needs, reason=reason)
     if state is None:
         return StepInfo(id=path, kind=kind, status=PENDING, needs=needs)
     return StepInfo(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import TypeVar
 
+from tensorcast.controlplane.core.catalog import Catalog
 from tensorcast.controlplane.core.view import replicas_of
 from tensorcast.controlplane.services.api_answers import describe_nodes
 from tensorcast.controlplane.services.api_desk import Desk
@@ -54,6 +55,7 @@ async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
         problems.extend(_lag("The persister", last, committed))
         problems.extend(_lag("The scheduler", last, scheduled))
     problems.extend(find_problems(view, desk.heartbeats))
+    problems.extend(find_idle_policies(view, desk.catalog))
     problems.extend(find_parked(view, parked or {}))
     problems.extend(find_losses(view))
     return ClusterStatus(
@@ -131,6 +133,25 @@ def find_problems(view: ClusterView, heartbeats: Heartbeats) -> Iterator[str]:
             yield (
                 f"Policy {policy.id} was stopped ({policy.reason}: {policy.detail}); once that is"
                 f" mended: tcctl policy enable {policy.id}."
+            )
+
+
+def find_idle_policies(view: ClusterView, catalog: Catalog) -> Iterator[str]:
+    """The policies that somebody has enabled and that do not run here, one sentence each."""
+    running = {policy.name for policy in catalog.running(view)}
+    for name, policy in sorted(view.policies.items()):
+        if policy.status is not PolicyStatus.ENABLED or name in running:
+            continue
+        if name not in catalog.kinds:
+            yield (
+                f"Policy {name} is enabled, but the control plane does not have its code: name its"
+                " file in TENSORCAST_POLICIES and start the control plane again, or"
+                f" `tcctl policy disable {name}`."
+            )
+        else:
+            yield (
+                f"Policy {name} is enabled, but does not run: its code does not take the"
+                f" parameters that were set. `tcctl policy set {name} NAME=null` takes one back."
             )
 
 

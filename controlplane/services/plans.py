@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from tensorcast.controlplane.core.broadcast import LABELS
-from tensorcast.controlplane.core.plans.runner import Decision, abandon, next_due, react
+from tensorcast.controlplane.core.plans.runner import Decision, abandon, next_due, react, step_at
 from tensorcast.controlplane.core.plans.waits import Listening, is_wanted, listening
 from tensorcast.controlplane.core.plans.wakes import wakes
 from tensorcast.controlplane.core.rights import check_command
@@ -133,10 +133,15 @@ class Runner:
             if plan is None or name not in view.open_plans:
                 self._forget(name)
                 return
+            step = StepPath("")
             try:
                 heard = {one.path: await self._hear(view, name, one) for one in listening(plan)}
                 decisions = react(view, plan, moment, heard, self._labels)
                 for decision in decisions:
+                    step = step_at(decision.commands)
+                    for place, command in enumerate(decision.commands):
+                        step = step_at(decision.commands, place)
+                        check_command(self._follower.view, user_of(plan.actor), command)
                     await self._carry_out(name, decision)
             except (Conflict, Unavailable, Timeout, NoRoom) as error:
                 _logger.info("plan %s is looked at again: %s", name, error)
@@ -144,7 +149,7 @@ class Runner:
                 return
             except TensorCastError as error:
                 _logger.warning("plan %s cannot go on: %s", name, error)
-                await self._abandon(plan, error)
+                await self._abandon(plan, error, step)
                 return
             if not decisions:
                 due = next_due(plan, moment)
@@ -154,17 +159,13 @@ class Runner:
         self.wake((name,))
 
     async def _carry_out(self, plan: PlanId, decision: Decision) -> None:
-        """Raises PermissionDenied for what who submitted the plan may not do."""
-        user = user_of(self._follower.view.plans[plan].actor)
-        for command in decision.commands:
-            check_command(self._follower.view, user, command)
         cause = await self._event_at(decision.because)
         await execute(self._writer, self._follower, decision.commands, actor=plan, cause=cause)
 
-    async def _abandon(self, plan: Plan, error: TensorCastError) -> None:
-        """Ends a plan whose next event can never be written."""
+    async def _abandon(self, plan: Plan, error: TensorCastError, step: StepPath) -> None:
+        """Ends a plan whose next event, for this step, can never be written."""
         try:
-            for decision in abandon(self._follower.view, plan, from_error(error)):
+            for decision in abandon(self._follower.view, plan, from_error(error), step):
                 await self._carry_out(plan.id, decision)
         except TensorCastError as further:
             _logger.warning("plan %s cannot end yet: %s", plan.id, further)

@@ -162,7 +162,7 @@ def rerun(
             delay_s = max(0.0, (recorded.at - begin).total_seconds())
             world.agenda.after(delay_s, player.play(recorded))
     world.agenda.run((events[-1].at - begin).total_seconds() + SETTLE_S)
-    return meter.result()
+    return msgspec.structs.replace(meter.result(), faults=tuple(world.faults.values()))
 
 
 class _Player:

@@ -17,15 +17,18 @@ from typing import Final
 
 import msgspec
 
-from tensorcast.controlplane.core.catalog import Catalog, Forced
+from tensorcast.controlplane.core.catalog import Catalog, Forced, Kind
 from tensorcast.controlplane.services.policy_files import load_catalog, load_file
 from tensorcast.controlplane.settings import TOPOLOGY
 from tensorcast.controlplane.simulator.backtest import Comparison, compare
 from tensorcast.controlplane.simulator.log_file import read_events
+from tensorcast.controlplane.simulator.watchdog import Watchdog
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import InvalidArgument, TensorCastError, to_body
+from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError, Timeout, to_body
+from tensorcast.schema.guesses import suggest
 
+DECISION_S_MAX: Final = 10.0
 TIMES_FROM: Final = 1e9
 """What is larger is a time (after 2001), no position."""
 
@@ -38,11 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="first", help="a position, or a time (RFC 3339)")
     parser.add_argument("--to", dest="last", help="a position, or a time (RFC 3339)")
     parser.add_argument("--parameters", default="{}", help="of the policy, as JSON")
+    parser.add_argument(
+        "--decision-timeout",
+        type=float,
+        default=DECISION_S_MAX,
+        help="seconds that one decision of a policy may take",
+    )
     given = parser.parse_args(arguments)
     gc.disable()  # views share nearly everything, and live until the end
     try:
         parameters = msgspec.json.decode(given.parameters, type=dict[str, object])
-        found = backtest(given.log, given.policy, given.first, given.last, parameters)
+        dog = Watchdog(given.decision_timeout, _end)
+        dog.start()
+        found = backtest(given.log, given.policy, given.first, given.last, parameters, dog)
     except TensorCastError as error:
         sys.stdout.buffer.write(msgspec.json.encode({"error": to_body(error)}))
         return 1
@@ -50,14 +61,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _end(error: Timeout) -> None:
+    """The end of a process that a policy does not return from."""
+    sys.stdout.buffer.write(msgspec.json.encode({"error": to_body(error)}))
+    sys.stdout.buffer.flush()
+    os._exit(1)
+
+
 def backtest(
-    log: Path, policy: str, first: str | None, last: str | None, parameters: dict[str, object]
+    log: Path,
+    policy: str,
+    first: str | None,
+    last: str | None,
+    parameters: dict[str, object],
+    dog: Watchdog | None = None,
 ) -> Comparison:
-    """Compares the policies that ran with those of `policy`, over part of a log. Raises NotFound,
-    InvalidArgument, Corrupt."""
+    """Compares the policies that ran with those of `policy`, over part of a log; `dog` watches
+    their decisions. Raises NotFound, InvalidArgument, Corrupt."""
     files = filter(None, os.environ.get("TENSORCAST_POLICIES", "").split(os.pathsep))
     before = load_catalog(TOPOLOGY, [Path(name) for name in files])
-    instead = choose(before, policy, parameters)
+    before = dog.watch(before) if dog else before
+    instead = choose(before, policy, parameters, dog)
     starts, ends = parse_place(first), parse_place(last)
     view, events = ClusterView(), []
     for recorded in read_events(log):
@@ -72,17 +96,31 @@ def backtest(
     return compare(view, events, before, instead)
 
 
-def choose(before: Catalog, policy: str, parameters: dict[str, object]) -> Catalog:
+def choose(
+    before: Catalog, policy: str, parameters: dict[str, object], dog: Watchdog | None = None
+) -> Catalog:
     """The policies that ran, and beside or instead of them those in a file, or the one of this
     name. Raises NotFound, InvalidArgument."""
-    path = Path(policy)
-    kinds = load_file(path) if path.exists() else [before.find(policy)]
+    kinds = _find_kinds(before, policy, dog)
     if parameters and len(kinds) > 1:
         raise InvalidArgument(f"{policy} has several policies; parameters are for one.")
     catalog = before
     for kind in kinds:
         catalog = Forced(catalog, kind, parameters)
     return catalog
+
+
+def _find_kinds(before: Catalog, policy: str, dog: Watchdog | None) -> list[Kind]:
+    path = Path(policy)
+    if path.exists() or path.suffix == ".py" or os.sep in policy:
+        return [dog.watch_kind(kind) if dog else kind for kind in load_file(path)]
+    if policy not in before.kinds:
+        raise NotFound(
+            f"{policy!r} is neither a file nor a policy that is known"
+            f"{suggest(policy, before.kinds) or '.'}",
+            hint=f"Known are {', '.join(before.kinds)}.",
+        )
+    return [before.find(policy)]
 
 
 def parse_place(text: str | None) -> float | None:

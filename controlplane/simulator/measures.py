@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tensorcast.controlplane.core.view import DEMAND, PRESSURE, is_ready, size_bytes
+from tensorcast.controlplane.simulator.world import PolicyFault
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.engine_events import EngineServing
 from tensorcast.schema.envelope import Recorded
@@ -31,7 +32,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """`needs` are the moments at which the log knows that somebody on a node wanted an artifact: a
     get that had to bring it, a lease there, an engine that began to serve it; `hits` are those
     at which it was in the node's memory. `ready_s` are the seconds from each request for a replica
-    (or get) to the replica, in order."""
+    (or get) to the replica, in order; `faults` what was wrong with the answers of policies, the
+    first of each."""
 
     events: int = 0
     operations: int = 0
@@ -42,6 +44,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int = 0
     evicted_bytes: int = 0
     ready_s: tuple[float, ...] = ()
+    faults: tuple[PolicyFault, ...] = ()
 
     @property
     def hit_ratio(self) -> float | None:
@@ -56,12 +59,17 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+_COUNTS: Final = tuple(
+    name for name in Measures.__struct_fields__ if name not in ("ready_s", "faults")
+)
+
+
 class Meter:
     """Measures event by event. `view` is the view before the first one."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self._counts = dict.fromkeys(Measures.__struct_fields__[:-1], 0)
+        self._counts = dict.fromkeys(_COUNTS, 0)
         self._ready_s: list[float] = []
         self._waiting: dict[Wanted, float] = {}
 
@@ -109,7 +117,7 @@ class Meter:
 
     def result(self) -> Measures:
         """What was measured so far."""
-        return Measures(**self._counts, ready_s=tuple(self._ready_s))
+        return Measures(ready_s=tuple(self._ready_s), faults=(), **self._counts)
 
 
 def measure(view: ClusterView, events: Sequence[Recorded]) -> Measures:

@@ -38,6 +38,18 @@ class Costs(msgspec.Struct):
     worst_s: float = 0.0
 
 
+class PolicyFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What was wrong with the answer of a policy, the first of so many `times`: to which event, at
+    its place in the simulated log and its time."""
+
+    policy: str
+    detail: str
+    seq: int
+    type: str
+    at: datetime
+    times: int = 0
+
+
 class World:
     """A log, the view after it, and a scheduler that answers each event `DECIDE_S` later, in the
     view right after it, as production does. `timer` measures what that costs (the simulation itself
@@ -61,6 +73,7 @@ class World:
         self.log: list[Recorded] = []
         self.watchers: list[Watcher] = []
         self.costs = Costs()
+        self.faults: dict[str, PolicyFault] = {}
         self.catalog = catalog
         self.skipped = self.view.skipped
         self._begin = begin
@@ -148,7 +161,21 @@ class World:
         self.costs.decide_s += spent_s
         self.costs.worst_s = max(self.costs.worst_s, spent_s)
         for decision in decisions:
+            if decision.fault:
+                self._note_fault(decision, recorded)
             self._carry_out(decision, decision.commands, recorded.id)
+
+    def _note_fault(self, decision: Decision, recorded: Recorded) -> None:
+        known = self.faults.get(decision.policy)
+        if known is None:
+            known = PolicyFault(
+                policy=decision.policy,
+                detail=decision.fault,
+                seq=recorded.seq,
+                type=recorded.type,
+                at=recorded.at,
+            )
+        self.faults[decision.policy] = msgspec.structs.replace(known, times=known.times + 1)
 
     def _carry_out(self, decision: Decision, commands: Sequence[Command], cause: EventId) -> None:
         """As the scheduler does: what is right is done as one, or else one by one."""

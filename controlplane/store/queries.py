@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, or_, selec
 from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from tensorcast.controlplane.store.causes import place_causes
 from tensorcast.controlplane.store.cells import as_moment, as_text, as_uuid
 from tensorcast.controlplane.store.engine import connecting
 from tensorcast.controlplane.store.load import BEGINNING, fold, read_history
@@ -120,8 +121,8 @@ async def find_events(
             .limit(limit)
         )
         found = (await connection.execute(statement)).all()
-    rows = reversed(found) if query.newest else found
-    return tuple(_event_info(row) for row in rows)
+        rows = reversed(found) if query.newest else found
+        return await place_causes(connection, [_event_info(row) for row in rows])
 
 
 async def find_event(engine: AsyncEngine, event: EventId) -> EventInfo | None:

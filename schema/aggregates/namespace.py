@@ -14,6 +14,7 @@ from tensorcast.schema.commands import GrantAccess, NamespaceCommand
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import InvalidArgument, NotFound, Rejected
 from tensorcast.schema.events import Event
+from tensorcast.schema.guesses import suggest
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.namespaces import (
     Namespace,
@@ -22,6 +23,7 @@ from tensorcast.schema.namespaces import (
     NamespaceRevoked,
     Right,
     Rights,
+    check_name,
     order_rights,
     parse_namespace,
     parse_who,
@@ -59,17 +61,23 @@ def decide(state: NamespaceRules | None, command: NamespaceCommand) -> tuple[Nam
     rules = state.rules if state else {}
     has = rules.get(who, ())
     if isinstance(command, GrantAccess):
+        if state is None:
+            check_name(namespace)
         fresh = tuple(right for right in wanted if right not in has)
         if not fresh:
             return ()
         return (NamespaceGranted(namespace=namespace, who=who, rights=fresh),)
-    if state is None:
+    if state is None or not state.rules:
         raise NotFound(
             f"Namespace {namespace!r} has no rules.", hint="`tcctl access ls` shows what there is."
         )
     taken = tuple(right for right in wanted if right in has)
     if not taken:
-        return ()
+        raise NotFound(
+            f"{who!r} has no such right in namespace {namespace!r}, so none can be taken away"
+            f"{suggest(who, rules) or '.'}",
+            hint=f"Rules there are for {', '.join(sorted(rules))}: `tcctl access ls`.",
+        )
     left = _without(rules, who, taken)
     if left and not any(Right.GRANT in rights for rights in left.values()):
         raise Rejected(

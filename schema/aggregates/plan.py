@@ -160,6 +160,8 @@ def decide(state: Plan | None, command: PlanCommand) -> tuple[PlanEvent, ...]:
     if isinstance(command, StepCommand):
         return (_step_event(state, command),)
     event: PlanEvent
+    if state.status not in OPEN and isinstance(command, PausePlan | ResumePlan | CancelPlan):
+        return _too_late(state, command)
     match command:
         case PausePlan():
             if state.status is PlanStatus.PAUSED:
@@ -170,7 +172,7 @@ def decide(state: Plan | None, command: PlanCommand) -> tuple[PlanEvent, ...]:
                 return ()
             event = PlanResumed(plan=state.id)
         case CancelPlan():
-            if state.status in (PlanStatus.CANCELLING, PlanStatus.CANCELLED):
+            if state.status is PlanStatus.CANCELLING:
                 return ()
             event = PlanCancelRequested(plan=state.id, reason=command.reason)
         case EndPlan():
@@ -179,6 +181,22 @@ def decide(state: Plan | None, command: PlanCommand) -> tuple[PlanEvent, ...]:
             assert_never(command)
     next_status(TRANSITIONS, state.status, event, f"plan {state.id}")
     return (event,)
+
+
+def _too_late(state: Plan, command: PausePlan | ResumePlan | CancelPlan) -> tuple[PlanEvent, ...]:
+    """() for what is so already. Raises Rejected: a plan that is over stays as it is."""
+    if isinstance(command, CancelPlan) and state.status is PlanStatus.CANCELLED:
+        return ()
+    verb = {PausePlan: "paused", ResumePlan: "resumed", CancelPlan: "cancelled"}[type(command)]
+    how = {
+        PlanStatus.SUCCEEDED: "has succeeded already",
+        PlanStatus.FAILED: "has failed already",
+        PlanStatus.CANCELLED: "was cancelled already",
+    }[state.status]
+    raise Rejected(
+        f"Plan {state.spec.name!r} ({state.id}) {how}: it cannot be {verb} any more.",
+        hint="`tcctl plan show` tells what it did; `tcctl plan apply` runs it anew.",
+    )
 
 
 def _submit(state: Plan | None, command: SubmitPlan) -> tuple[PlanEvent, ...]:

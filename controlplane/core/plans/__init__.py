@@ -13,4 +13,5 @@ looks again and finds it done. Ids of operations follow from (plan, step, try, n
     runner.py    react: the next decisions about a plan; next_due: when to look again
     placement.py what of a plan this cluster cannot do
     forecast.py  the dry run: steps, bytes, sources and times
+    room.py      what nodes would have to drop for it
 """

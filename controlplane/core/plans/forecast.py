@@ -16,6 +16,7 @@ from typing import Final
 
 from tensorcast.controlplane.core.broadcast import LABELS
 from tensorcast.controlplane.core.plans.placement import check_placement
+from tensorcast.controlplane.core.plans.room import Room
 from tensorcast.controlplane.core.plans.runner import next_due, react
 from tensorcast.controlplane.core.plans.scopes import Scope
 from tensorcast.controlplane.core.plans.telling import Told, tell_steps
@@ -75,6 +76,7 @@ def forecast(
         state=plan.status.value if plan.status not in OPEN and since is None else UNKNOWN,
         steps=steps,
         bytes=sum(one.bytes for one in steps),
+        evicts_bytes=sum(one.evicts_bytes for one in steps),
         seconds=round((run.now - now).total_seconds(), 3) if is_timed else None,
         faults=check_placement(view, spec, inputs),
     )
@@ -89,6 +91,7 @@ class _Run:
         self._begin = now
         self._labels = labels
         self._rates = Rates(view)
+        self._room = Room()
         self._ends: list[tuple[datetime, OperationId]] = []
         self._begun: set[OperationId] = set()
         self._untimed: set[OperationId] = set()
@@ -154,6 +157,7 @@ class _Run:
             done.append(EvictReplica(replica=gone, epoch=epoch, reason=work.reason))
             done.append(DropReplica(replica=gone, epoch=epoch))
         elif tier is not None:
+            self._room.take(self.view, operation, tier)
             done.append(
                 CompleteReplica(
                     replica=replica_id(work.artifact, node, tier),
@@ -237,9 +241,12 @@ class _Run:
             artifact=str(state.inputs.get("artifact", "")),
             sources={op.node: _sources(op) for op in issued if _sources(op)},
             bytes=sum(size_bytes(self.view, op.work.artifact) for op in issued if _moves(op)),
+            evicts_bytes=self._room.evicted_for(issued),
             begins_s=self._seconds(state.started_at),
             ends_s=self._seconds(state.ended_at) if ended and state.ended_at else None,
-            note=_note(state, untimed, is_assumed=path in self._assumed),
+            note=_note(
+                state, untimed, is_assumed=path in self._assumed, room=self._room.describe(issued)
+            ),
         )
 
     def _seconds(self, moment: datetime) -> float:
@@ -250,9 +257,11 @@ def _was_given_up(state: StepState) -> bool:
     return state.status in (StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED)
 
 
-def _note(state: StepState, untimed: bool, *, is_assumed: bool) -> str:
+def _note(state: StepState, untimed: bool, *, is_assumed: bool, room: str) -> str:
     if state.fault is not None:
         return state.fault.detail
+    if room:
+        return room
     if is_assumed:
         return "taken to come at once"
     if untimed:

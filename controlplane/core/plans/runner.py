@@ -48,7 +48,14 @@ from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import InvalidArgument, TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import Seq
-from tensorcast.schema.plan_commands import EndPlan, FailStep, SkipStep, StopStep, SucceedStep
+from tensorcast.schema.plan_commands import (
+    EndPlan,
+    FailStep,
+    SkipStep,
+    StepCommand,
+    StopStep,
+    SucceedStep,
+)
 from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plan_types import COLLECTED
 from tensorcast.schema.plan_values import resolve
@@ -66,6 +73,7 @@ from tensorcast.schema.plans import (
     retry_of,
 )
 
+_NO_STEP: Final = StepPath("")
 COMMANDS_MAX: Final = 500
 """Most commands of one decision but for what belongs together."""
 
@@ -91,16 +99,47 @@ def react(
     return _Look(view, plan, now, heard or {}, labels).decide()
 
 
-def abandon(view: ClusterView, plan: Plan, fault: Fault) -> tuple[Decision, ...]:
-    """Ends a plan that cannot go on: what follows for it can never be written."""
+def abandon(
+    view: ClusterView, plan: Plan, fault: Fault, step: StepPath = _NO_STEP
+) -> tuple[Decision, ...]:
+    """Ends a plan that cannot go on: what follows for it (for `step`, which fails) can never be
+    written."""
     if plan.status not in OPEN:
         return ()
-    return _stop(view, plan, fault.detail, EndPlan(plan=plan.id, fault=fault))
+    end = EndPlan(plan=plan.id, step=step, fault=fault)
+    known = plan.steps.get(step)
+    if not step or (known is not None and known.status not in ACTIVE):
+        return _stop(view, plan, fault.detail, end)
+    attempt = known.attempt if known is not None else 1
+    return _stop(
+        view,
+        plan,
+        fault.detail,
+        FailStep(plan=plan.id, step=step, attempt=attempt, fault=fault),
+        end,
+    )
 
 
-def _stop(view: ClusterView, plan: Plan, reason: str, end: EndPlan) -> tuple[Decision, ...]:
-    """Stops everything, and the plan with it."""
-    commands = [*halt(view, plan, "", reason), end]
+def step_at(commands: Sequence[Command], place: int = 0) -> StepPath:
+    """The step that a command of a decision is for: that of the first event of a step from there
+    on; "" when there is none."""
+    for command in commands[place:]:
+        if isinstance(command, StepCommand):
+            return command.step
+    return _NO_STEP
+
+
+def _stop(
+    view: ClusterView, plan: Plan, reason: str, *ends: FailStep | EndPlan
+) -> tuple[Decision, ...]:
+    """Stops everything, and the plan with it; a step that fails is not stopped beside that."""
+    failing = {end.step for end in ends if isinstance(end, FailStep)}
+    stopped = (
+        one
+        for one in halt(view, plan, "", reason)
+        if not (isinstance(one, StopStep) and one.step in failing)
+    )
+    commands: list[Command] = [*stopped, *ends]
     return tuple(
         Decision(tuple(commands[start : start + COMMANDS_MAX]), plan.version)
         for start in range(0, len(commands), COMMANDS_MAX)

@@ -3,7 +3,15 @@ import sys
 import pytest
 
 from samples import BEGIN
-from tensorcast.cli.signal_commands import environment, read_shape, run_command, split_command
+from tensorcast.cli.signal_commands import (
+    TIMED_OUT,
+    Reading,
+    describe_failure,
+    environment,
+    read_shape,
+    run_command,
+    split_command,
+)
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.ids import EventId, Seq
 from tensorcast.schema.signals import Signal, Topic
@@ -26,6 +34,15 @@ def test_the_signal_is_in_its_input_and_environment_and_no_shell_sees_it(tmp_pat
     said = (tmp_path / "said").read_text()
     assert said == 'weights.published{"key":"a; rm -rf $(pwd) `x` \'y\'"}\n'
     assert environment(NASTY)["TENSORCAST_SIGNAL_SEQ"] == "7"
+
+
+def test_a_command_that_takes_too_long_is_killed(tmp_path):
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert run_command(words, NASTY, {}, 0.2) == TIMED_OUT
+    reading = Reading(pattern=">", start="new", timeout_s=0.2, command=("./deploy", "a b"))
+    told = describe_failure(reading, NASTY, TIMED_OUT)
+    assert told.startswith("./deploy 'a b' did not end within 0.2 s and was killed for signal 7")
+    assert "ended with 3" in describe_failure(reading, NASTY, 3)
 
 
 def test_its_exit_status_is_told():

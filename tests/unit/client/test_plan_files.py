@@ -49,7 +49,7 @@ BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"
             "name: x\nsteps: [{kind: emit, id: a}, {kind: odd, id: b}, 7, {id: c}]",
             [
                 "Step a: object missing required field `topic`.",
-                "Step b: invalid value 'odd' (at kind).",
+                "Step b: invalid value 'odd' (at kind): use one of operation, ",
                 "Step number 3: expected `object`, got `int`.",
                 "Step c: object missing required field `kind`.",
             ],
@@ -57,7 +57,7 @@ BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"
         (
             "name: x\nmore: 1\nsteps: [{kind: emit, id: a, topic: t, timeout_s: soon}]",
             [
-                "The plan: object contains unknown field `more`.",
+                "The plan: object contains unknown field `more`: use one of version, name, steps",
                 "Step a: expected `float | null`, got `str` (at timeout_s).",
             ],
         ),

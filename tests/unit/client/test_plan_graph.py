@@ -4,15 +4,17 @@ import xml.etree.ElementTree as Xml
 import pytest
 
 from plan_specs import EVERY_KIND
+from tensorcast.cli.exits import Exit, exit_of
 from tensorcast.client.plan_graph import (
     draw_dot,
     draw_mermaid,
     draw_svg,
     draw_text,
     edges,
+    fold_items,
 )
-from tensorcast.schema.errors import Unavailable
-from tensorcast.schema.plans import Barrier, EmitStep, OperationStep, PlanSpec
+from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.plans import Barrier, EmitStep, MapStep, OperationStep, PlanSpec
 
 SPEC = PlanSpec(
     name="x",
@@ -55,5 +57,29 @@ def test_a_picture_needs_graphviz(monkeypatch):
     if shutil.which("dot"):
         assert Xml.fromstring(draw_svg(EVERY_KIND)).tag.endswith("svg")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(Unavailable, match="graphviz is not installed"):
+    with pytest.raises(TensorCastError, match=r"not installed.*apt install graphviz") as raised:
         draw_svg(SPEC)
+    assert exit_of(raised.value) is Exit.FAILED
+
+
+def test_the_items_of_a_map_are_drawn_as_one():
+    copy = EmitStep(id="copy", topic="t")
+    inner = MapStep(id="in", items=(1,), steps=(copy,))
+    each = MapStep(id="each", nodes="all", steps=(copy, inner))
+    spec = PlanSpec(name="x", steps=(each, copy))
+    told = {
+        "each": "running",
+        "each/0/copy": "succeeded",
+        "each/1/copy": "succeeded",
+        "each/0/in/0/copy": "succeeded",
+        "each/1/in/3/copy": "failed",
+        "copy": "succeeded",
+    }
+    folded = fold_items(spec, told)
+    assert folded == {
+        "each": "running",
+        "each/copy": "succeeded",
+        "each/in/copy": "failed",
+        "copy": "succeeded",
+    }
+    assert "[+] copy: emit t" in draw_text(spec, folded).splitlines()[2]

@@ -3,7 +3,9 @@ from datetime import UTC, datetime
 import pytest
 
 from samples import BEGIN
-from tensorcast.client.signals import check_start, consumer_config, parse_reply
+from tensorcast.client.api import ControlPlane
+from tensorcast.client.position import Position
+from tensorcast.client.signals import AsyncSignals, check_start, consumer_config, parse_reply
 from tensorcast.schema.errors import InvalidArgument
 
 SUBJECTS = "tc.c.log.signal.a.*"
@@ -45,6 +47,13 @@ def test_where_nothing_starts(start):
 def test_a_moment_with_a_zone_is_a_start():
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     assert check_start(moment) == moment
+
+
+def test_only_a_durable_reader_gives_signals_up():
+    api = ControlPlane("nats://127.0.0.1:1", "c", "user:ada@desk", Position())
+    with pytest.raises(InvalidArgument, match="Only a durable reader gives signals up"):
+        AsyncSignals(api, "a.*", dead_after=3)
+    assert AsyncSignals(api, "a.*", durable="d", dead_after=3).durable == "d"
 
 
 @pytest.mark.parametrize(

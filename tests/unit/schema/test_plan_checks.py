@@ -97,7 +97,8 @@ CASES = [
     ),
     (
         (MapStep(id="m", shards=2, steps=(say(),), retry=Retry()),),
-        "Step m cannot be retried as a whole; give `retry` to the steps in it.",
+        "Step m is a map and cannot be retried as a whole: give `retry` to the steps in it, which"
+        " are tried again where they stand.",
     ),
     ((MapStep(id="m", shards=2, steps=(say("m"),)),), "Step m/m has a name that means something"),
     (

@@ -6,6 +6,7 @@ from cli_samples import Answers, FakeClient, Tcctl
 from samples import BEGIN
 from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.api_plans import ForecastInfo, ForecastStep, PlanInfo, StepInfo
+from tensorcast.schema.errors import Unavailable
 from tensorcast.schema.plans import EmitStep, PlanSpec
 
 PLAN = "plan-0123456789abcdef01234567"
@@ -57,6 +58,10 @@ def test_validate_tells_all_faults_and_fails(tcctl: Tcctl, file: str, tmp_path) 
     assert api.calls[0][1][1] == {"n": 3, "to": ["n1", "n2"]}
     run = tcctl("plan", "validate", file, "--offline", "-o", "json")
     assert run.data == {"ok": True, "faults": []}
+    tcctl.answer(check_plan=Unavailable("The control plane is not running.", hint="Start it."))
+    run = tcctl("plan", "validate", file)
+    assert (run.code, run.out) == (0, "The plan makes sense.\n")
+    assert "Only the plan itself was looked at, not the cluster: The control plane" in run.err
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("name: x\nsteps: [{kind: emit, id: a}]")
     assert "Step a: object missing required field" in tcctl("plan", "validate", str(wrong)).out

@@ -57,5 +57,6 @@ def test_words_that_set_nothing_are_wrong(tcctl: Tcctl) -> None:
 def test_disable(tcctl: Tcctl) -> None:
     tcctl.answer(disable_policy=None)
     assert tcctl("policy", "disable", "spread", "-q").out == "spread\n"
+    assert "spread answers no more events" in tcctl("policy", "disable", "spread").out
     tcctl.answer(disable_policy=NotFound("There is no policy 'x'."))
     assert tcctl("policy", "disable", "x").code == 3

@@ -3,7 +3,9 @@ import asyncio
 import pytest
 
 from rigs import Clock, running_rig
+from tensorcast.controlplane.core.catalog import CATALOG
 from tensorcast.controlplane.services.api_status import (
+    find_idle_policies,
     find_losses,
     find_parked,
     find_problems,
@@ -15,6 +17,7 @@ from tensorcast.schema.api import Ask
 from tensorcast.schema.cluster import ClusterView, park
 from tensorcast.schema.events import ArtifactRemoved, KeyMoved, NodeLost, ReplicaLost
 from tensorcast.schema.ids import Epoch, Key, NodeId, Seq
+from tensorcast.schema.policy_events import PolicyConfigured, PolicyDisabled, PolicyEnabled
 from worlds import World
 
 
@@ -35,6 +38,23 @@ def test_problems_are_said_in_words():
     assert "The disk of node n3 is full." in list(find_problems(world.view, heard))
     world.then(NodeLost(node=NodeId("n1"), epoch=Epoch(1), silent_s=5))
     assert next(find_problems(world.view, heard)).startswith("Node n1 is lost")
+
+
+def test_enabled_policies_that_do_not_run_are_told():
+    world = World()
+    for event in (
+        PolicyEnabled(policy="mine"),
+        PolicyEnabled(policy="spread"),
+        PolicyConfigured(policy="keep-last", parameters={"versions": "many"}),
+        PolicyEnabled(policy="keep-last"),
+    ):
+        world.then(event)
+    last, mine = find_idle_policies(world.view, CATALOG)
+    assert last.startswith("Policy keep-last is enabled, but does not run: its code does not take")
+    assert mine.startswith("Policy mine is enabled, but the control plane does not have its code")
+    for name in ("mine", "keep-last"):
+        world.then(PolicyDisabled(policy=name))
+    assert list(find_idle_policies(world.view, CATALOG)) == []
 
 
 @pytest.fixture

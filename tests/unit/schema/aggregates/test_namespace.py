@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from samples import record
@@ -35,7 +36,25 @@ def test_rights_add_up_and_asking_again_says_nothing():
     state = run(grant("bob", Right.READ), grant("bob", Right.KEYS, Right.READ))
     assert state.rules["bob"] == (Right.READ, Right.KEYS)
     assert decide(state, grant("bob", Right.READ)) == ()
-    assert decide(state, revoke("eve", Right.READ)) == ()
+
+
+def test_nothing_can_be_taken_from_who_has_nothing():
+    state = run(grant("bobby", Right.READ))
+    with pytest.raises(NotFound, match=r"'bob' has no such right .* did you mean 'bobby'"):
+        decide(state, revoke("bob", Right.READ))
+    with pytest.raises(NotFound, match="Rules there are for ada, bobby"):
+        decide(state, revoke("bobby", Right.KEYS))
+    gone = run(grant("bob", Right.READ), revoke("bob", *ALL), revoke("ada", *ALL))
+    with pytest.raises(NotFound, match="has no rules"):
+        decide(gone, revoke("bob", Right.READ))
+
+
+def test_a_name_with_space_is_refused_unless_it_has_rules_already():
+    odd = GrantAccess(namespace="te am", who="bob", rights=(Right.READ,))
+    with pytest.raises(InvalidArgument, match="has space in it"):
+        decide(None, odd)
+    old = msgspec.structs.replace(run(grant("bob", Right.READ)), id="te am")
+    assert decide(old, msgspec.structs.replace(odd, rights=(Right.KEYS,)))
 
 
 def test_what_is_taken_away_is_gone():

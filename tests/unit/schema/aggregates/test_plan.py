@@ -75,6 +75,29 @@ def test_a_plan_is_submitted_once():
 
 
 @pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (CancelPlan(plan=P), "cancelled"),
+        (PausePlan(plan=P), "paused"),
+        (ResumePlan(plan=P), "resumed"),
+    ],
+)
+def test_a_plan_that_is_over_says_so(command, words):
+    ends = {
+        "has succeeded already": (EndPlan(plan=P),),
+        "has failed already": (EndPlan(plan=P, fault=FAULT),),
+        "was cancelled already": (CancelPlan(plan=P), EndPlan(plan=P)),
+    }
+    for how, commands in ends.items():
+        state = after(*commands)
+        if words == "cancelled" and state.status is PlanStatus.CANCELLED:
+            assert decide(state, command) == ()
+            continue
+        with pytest.raises(Rejected, match=f"{how}: it cannot be {words} any more"):
+            decide(state, command)
+
+
+@pytest.mark.parametrize(
     ("inputs", "sentence"),
     [({"more": 1}, "has no input 'more'"), ({"run": 7}, "must be a text, not 7")],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from plan_worlds import AWAY, MIB, PlanWorld
 from samples import artifact_id
-from tensorcast.controlplane.core.plans.runner import next_due
+from tensorcast.controlplane.core.plans.runner import abandon, next_due, step_at
 from tensorcast.schema.aggregates.plan import PlanStatus, StepStatus
 from tensorcast.schema.commands import (
     CancelOperation,
@@ -16,7 +16,8 @@ from tensorcast.schema.commands import (
 )
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import Key, NodeId, Tier
-from tensorcast.schema.plan_commands import CancelPlan
+from tensorcast.schema.plan_commands import CancelPlan, SkipStep
+from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plan_values import ValueType
 from tensorcast.schema.plans import (
     Barrier,
@@ -38,6 +39,27 @@ from tensorcast.schema.work import Materialize
 A = artifact_id("a")
 N1, N2, N3 = map(NodeId, ("n1", "n2", "n3"))
 DENIED = Fault(kind=FaultKind.DENIED, detail="No.")
+
+
+def test_a_plan_that_cannot_go_on_names_the_step_that_it_fails_at():
+    world = PlanWorld(2)
+    begun = OperationStep(id="a", artifact=A, node="n2")
+    plan = world.submit(spec(begun, OperationStep(id="b", artifact=A, node="n2", work="verify")))
+    world.look(plan)
+    state = world.view.plans[plan]
+    (decision,) = abandon(world.view, state, DENIED, StepPath("a"))
+    world.execute(*decision.commands, actor=plan)
+    ended = world.view.plans[plan]
+    assert (ended.status, ended.failed_step, ended.fault) == (PlanStatus.FAILED, "a", DENIED)
+    assert {name: one.status for name, one in ended.steps.items()}["a"] is StepStatus.FAILED
+    assert abandon(world.view, ended, DENIED) == ()
+
+
+def test_what_a_command_of_a_decision_is_for():
+    move = MoveKey(key=Key("k"), artifact=A)
+    skips = [SkipStep(plan="p", step=name, reason="") for name in "ab"]
+    commands = (move, skips[0], move, skips[1])
+    assert [step_at(commands, place) for place in range(5)] == ["a", "a", "b", "b", ""]
 
 
 def spec(*steps, **fields) -> PlanSpec:
