@@ -16,6 +16,7 @@ from tensorcast.cli.output import Block, Heading, Note, Table
 from tensorcast.cli.session import Session
 from tensorcast.cli.units import format_size, format_time, parse_position
 from tensorcast.schema.errors import ErrorBody, TensorCastError, from_body
+from tensorcast.schema.wording import tell_count
 
 PROGRAM: Final = "tensorcast.controlplane.simulator.main"
 
@@ -132,7 +133,8 @@ def describe_comparison(found: Compared) -> Sequence[Block]:
     agrees = "exactly those in the log" if not strange else f"{strange} are not as in the log"
     return (
         Note(
-            f"{told.events} events. The policies that ran decide {told.decided} commands anew:"
+            f"{tell_count(told.events, 'event')}. The policies that ran decide"
+            f" {tell_count(told.decided, 'command')} anew:"
             f" {told.carried_out} carried out, {told.overtaken} overtaken; {agrees}."
         ),
         *(Note(_fault(one)) for one in found.instead.faults),

@@ -16,6 +16,7 @@ from tensorcast.schema.api import AuditQuery, EventInfo
 from tensorcast.schema.api_store import DeadLetter, DeadPage
 from tensorcast.schema.errors import NotFound
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.wording import tell_count
 
 ABOUT = "Events that the read models could not take: parked, with those that wait behind them."
 app = typer.Typer(help=ABOUT, add_completion=False, rich_markup_mode=None)
@@ -72,7 +73,8 @@ def retry(call: typer.Context) -> Result:
 
 
 def _answer(page: DeadPage, exit_code: int = Exit.DONE) -> Answer:
-    said = f"{page.total} events are parked." if page.total else "No event is parked."
+    parked = f"{tell_count(page.total, 'event')} {'is' if page.total == 1 else 'are'} parked."
+    said = parked if page.total else "No event is parked."
     return Answer(
         data=page,
         blocks=lambda: (*((_table(page.letters),) if page.letters else ()), Note(said)),

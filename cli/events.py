@@ -22,6 +22,7 @@ from tensorcast.schema.ids import PLAN_PREFIX, EventId
 from tensorcast.schema.namespaces import NamespaceEvent
 from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.policy_events import PolicyConfigured, PolicyEvent, PolicyStopped
+from tensorcast.schema.wording import tell_count
 from tensorcast.schema.work import kind_of
 
 
@@ -182,11 +183,11 @@ def _about_artifact(fact: facts.ArtifactEvent) -> str:
     match fact:
         case facts.ArtifactSealed():
             size = format_size(fact.manifest.size_bytes)
-            return f"{fact.kind}, {len(fact.manifest.index)} tensors, {size}"
+            return f"{fact.kind}, {tell_count(len(fact.manifest.index), 'tensor')}, {size}"
         case facts.ReplicasRequested():
             return f"{fact.tier} of {', '.join(fact.nodes)}"
         case facts.VerificationRequested():
-            return f"{len(fact.replicas)} replicas"
+            return tell_count(len(fact.replicas), "replica")
         case _:
             return ""
 
@@ -201,11 +202,11 @@ def _about_key(fact: facts.KeyEvent) -> str:
 def _about_replica(fact: facts.ReplicaEvent) -> str:
     match fact:
         case facts.ReplicaStarted() | facts.ReplicaReady():
-            return f"{fact.chunks_total} chunks"
+            return tell_count(fact.chunks_total, "chunk")
         case facts.ReplicaFilled():
-            return f"{len(fact.chunks)} chunks more"
+            return f"{tell_count(len(fact.chunks), 'chunk')} more"
         case facts.ReplicaCorrupted():
-            return f"{len(fact.chunks)} chunks: {fact.detail}"
+            return f"{tell_count(len(fact.chunks), 'chunk')}: {fact.detail}"
         case facts.ReplicaEvicting():
             return fact.reason
         case facts.ReplicaLost():

@@ -11,6 +11,7 @@ from tensorcast.cli.session import Session
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.schema.api import ClusterStatus, NodeInfo
 from tensorcast.schema.errors import NotFound, TensorCastError
+from tensorcast.schema.wording import end_sentence
 
 ANSWER_S = 3.0
 """A control plane that hangs is a finding, not a reason to wait."""
@@ -117,7 +118,7 @@ def _troubles(findings: Findings) -> tuple[str, ...]:
         what = findings.silence or f"The cluster in {findings.home} is down."
         return (f"{what} `tcctl up` starts it.",)
     services = tuple(
-        f"{one.name} is {one.state}: {one.detail or 'no detail'}."
+        end_sentence(f"{one.name} is {one.state}: {one.detail or 'no detail'}")
         for one in findings.services
         if one.state != "up"
     )

@@ -9,6 +9,7 @@ from tensorcast.client.context import Context, is_chosen, resolve_context
 from tensorcast.schema.errors import NotFound, Unavailable
 
 HOME_VARIABLE = "TENSORCAST_HOME"
+CONTEXT_VARIABLE = "TENSORCAST_CONTEXT"
 
 
 def choose_home(session: Session, data_dir: Path | None) -> Path:
@@ -27,6 +28,11 @@ def choose_home(session: Session, data_dir: Path | None) -> Path:
     is_meant = session.options.context is not None or is_chosen(environ)
     context = find_context(session) if is_meant else None
     return Path(context.home) if context and context.home else default_home(environ)
+
+
+def named_context(session: Session) -> str | None:
+    """The name of the context that the command line gives, else $TENSORCAST_CONTEXT."""
+    return session.options.context or session.world.environ.get(CONTEXT_VARIABLE) or None
 
 
 def check_context(session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -20,14 +21,17 @@ from typer.main import get_command
 from tensorcast.cli.completion import answer, complete_contexts, find_request
 from tensorcast.cli.exits import Exit, Usage, exit_of
 from tensorcast.cli.groups import LazyGroup
+from tensorcast.cli.notices import telling
 from tensorcast.cli.output import Answer, Flow, Format, Nothing
 from tensorcast.cli.render import render, render_error
 from tensorcast.cli.session import Options, Session, World, session_of
 from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.wording import end_sentence
 
 DEBUG_VARIABLE: Final = "TENSORCAST_DEBUG"
 ABOUT: Final = "TensorCast: tensors named, tracked, moved and shared across an LLM cluster."
 
+_SHOULD_BE: Final = re.compile(r"Input should be ([^,.]+)(, unable to parse [^.]*)?")
 _FORMATS: Final = {output.value: output for output in Format}
 
 app = typer.Typer(
@@ -138,7 +142,7 @@ def main(arguments: Sequence[str] | None = None, world: World | None = None) -> 
     if isinstance(world.out, io.TextIOWrapper):  # a path that is not UTF-8 is printed as it is
         world.out.reconfigure(errors="surrogateescape")
     try:
-        with _interrupted_by_sigterm():
+        with _interrupted_by_sigterm(), telling(session):
             code = _run(argv, session)
         world.out.flush()
     except BrokenPipeError:
@@ -200,8 +204,8 @@ def explain_usage(error: typer.TyperException) -> Usage:
     path = context.command_path if context else "tcctl"
     message = error.format_message().strip().replace("\n", " ")
     message = message.replace("Value error, ", "")  # the validator's words, not ours
-    message = message if message.endswith((".", "!", "?")) else f"{message}."
-    return Usage(message, hint=f"Try `{path} --help`.")
+    message = _SHOULD_BE.sub(r"it should be \1", message)
+    return Usage(end_sentence(message), hint=f"Try `{path} --help`.")
 
 
 def guess_output(argv: Sequence[str]) -> Format:
@@ -233,7 +237,7 @@ def _explain(error: Exception, session: Session) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="tcctl-", suffix=".log", delete=False) as log:
         traceback.print_exception(error, file=log)
     failure = TensorCastError(
-        f"tcctl met an error that it does not know: {type(error).__name__}: {error}.",
+        end_sentence(f"tcctl met an error that it does not know: {type(error).__name__}: {error}"),
         hint=f"Details are in {log.name}; {DEBUG_VARIABLE}=1 shows them here.",
     )
     render_error(failure, session)

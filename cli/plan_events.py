@@ -20,19 +20,22 @@ from tensorcast.schema.plan_events import (
     StepStarted,
     StepSucceeded,
 )
+from tensorcast.schema.wording import tell_count
 
 
 def describe_plan_event(fact: PlanEvent) -> str:
     """What an event about a plan says, short."""
     match fact:
         case PlanSubmitted():
-            return f"{fact.spec.name}, {len(fact.spec.steps)} steps"
+            return f"{fact.spec.name}, {tell_count(len(fact.spec.steps), 'step')}"
         case PlanPaused() | PlanCancelRequested():
             return fact.reason
         case PlanFailed():
             return f"{fact.step}: {fact.fault.kind}: {fact.fault.detail}"
         case StepStarted():
-            operations = f", {len(fact.operations)} operations" if fact.operations else ""
+            operations = ""
+            if fact.operations:
+                operations = f", {tell_count(len(fact.operations), 'operation')}"
             return f"{fact.step}: try {fact.attempt}{operations}"
         case StepSucceeded():
             return fact.step

@@ -14,6 +14,7 @@ from tensorcast.cli.exits import Exit
 from tensorcast.cli.output import Answer, Block, Fields, Note, Result
 from tensorcast.cli.session import session_of
 from tensorcast.schema.api_audit import VerifyInfo
+from tensorcast.schema.wording import tell_count
 
 First = Annotated[
     int | None, typer.Option("--from", min=1, metavar="SEQ", help="From this position on.")
@@ -88,15 +89,23 @@ def verify(
 
 def describe_proof(info: VerifyInfo) -> Sequence[Block]:
     """The verdict in words."""
-    if info.first_bad is not None:
+    if info.strange_key is not None:
+        verdict = (
+            f"The {tell_count(info.events, 'event')} fit the signed heads, but {info.strange_key}"
+            " signed some of them, a key that does not count. Either the key of this control plane"
+            " was lost and made anew, or somebody else signed. If you know the key (a copy of"
+            " heads.pub), repeat with --key for it and for each key that counts; a line with it in"
+            " heads.former, beside heads.pub, makes it count for good."
+        )
+    elif info.first_bad is not None:
         bad = info.first_bad
         verdict = f"The log is NOT what it was. Event {bad.seq}: {bad.reason}."
     elif info.anchors:
-        verdict = f"All {info.events} events are as they were written."
+        verdict = f"All {tell_count(info.events, 'event')} are as they were written."
     else:
         verdict = (
-            f"All {info.events} events follow each other. No signed head was there to show that"
-            " they are the ones that were written."
+            f"All {tell_count(info.events, 'event')} follow each other. No signed head was there to"
+            " show that they are the ones that were written."
         )
     fields = (
         ("events", str(info.events)),
@@ -125,7 +134,7 @@ def export(
             file, first=first, last=last, parquet=is_parquet, force=force, progress=bar.advance_to
         )
     info = CopyInfo(path=str(file), events=copied.events, head=copied.head)
-    return _answer(info, f"{info.events} events are in {file}.")
+    return _answer(info, f"{file} holds {tell_count(info.events, 'event')}.")
 
 
 def guess_format(file: Path) -> FileFormat:
@@ -142,7 +151,7 @@ def bring_back(
     with session.client() as client, session.progress("import", counts=True) as bar:
         copied = client.import_log(file, progress=bar.advance_to)
     info = CopyInfo(path=str(file), events=copied.events, head=copied.head)
-    return _answer(info, f"{info.events} events are in the log.")
+    return _answer(info, f"The log holds {tell_count(info.events, 'event')}.")
 
 
 def _answer(info: CopyInfo, sentence: str) -> Answer:

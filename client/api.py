@@ -179,7 +179,8 @@ class ControlPlane(
         payload = encode_request(await self.position.include(request))
         nats = await self.connect()
         try:
-            asked_s = float(getattr(request, "timeout_s", 0.0))  # so long it may wait itself
+            # So long it may wait itself; who allows much time for work wonders later.
+            asked_s = max(float(getattr(request, "timeout_s", 0.0)), timeout / 10)
             reply = await self._patience.wait(
                 self._request(nats, verb, payload, max(0.0, timeout)),
                 min(asked_s + SILENCE_S, max(SILENCE_S, timeout - ABSENT_S)),

@@ -17,6 +17,7 @@ from tensorcast.client.blocks_memory import EVERYTHING
 from tensorcast.client.blocks_pieces import Pieces, Place
 from tensorcast.schema.blocks import BLOCK_BYTES_MAX
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.wording import tell_count
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,9 @@ def flat_views(
     if type(blocks) is not list:
         blocks = _as_sequence(blocks)
     if len(blocks) != count:
-        raise InvalidArgument(f"There are {count} keys and {len(blocks)} blocks.")
+        raise InvalidArgument(
+            f"There are {tell_count(count, 'key')} and {tell_count(len(blocks), 'block')}."
+        )
     kept: list[object] = []
     if set(map(type, blocks)) == _VIEWS and _are_flat(cast("list[memoryview]", blocks)):
         views = cast("list[Place]", list(blocks))

@@ -23,6 +23,7 @@ from tensorcast.schema.ids import ArtifactId, EventId, NodeId, OperationId, Tier
 from tensorcast.schema.socket import PutSealed
 from tensorcast.schema.tensors import Index
 from tensorcast.schema.views import View
+from tensorcast.schema.wording import tell_count
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +121,8 @@ class AsyncArtifact:
 
     def __repr__(self) -> str:
         name = self.id if self.is_sealed else "not sealed yet,"
-        return f"<{type(self).__name__} {name} {self.kind}, {len(self.index)} tensors>"
+        tensors = tell_count(len(self.index), "tensor")
+        return f"<{type(self).__name__} {name} {self.kind}, {tensors}>"
 
 
 class AsyncOperation:

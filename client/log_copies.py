@@ -91,6 +91,7 @@ async def export_log(
         previous=previous or "",
         lives=tuple(lives),
         key=about.key,
+        former=about.former,
     )
     heads = [text for place in SOURCES for text in await source.heads(place) if _is_in(text, lives)]
     total = sum(life.last - life.first + 1 for life in lives)
@@ -154,7 +155,9 @@ class FileRecord:
     async def extent(self) -> Extent:
         """What the file says that it holds."""
         heading = self._reader.heading
-        return Extent(cluster=heading.cluster, lives=heading.lives, key=heading.key)
+        return Extent(
+            cluster=heading.cluster, lives=heading.lives, key=heading.key, former=heading.former
+        )
 
     async def heads(self, source: str) -> list[str]:
         """Those in the file; `log` has no others."""

@@ -21,6 +21,7 @@ from tensorcast.client.proofs import Anchor
 from tensorcast.schema.api_audit import Life, RawEvent
 from tensorcast.schema.chain import GENESIS
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound, PermissionDenied
+from tensorcast.schema.wording import tell_count
 
 FORMAT: Final = 1
 LINE_BYTES_MAX: Final = 16 << 20
@@ -29,13 +30,15 @@ LINE_BYTES_MAX: Final = 16 << 20
 
 class Heading(msgspec.Struct, frozen=True, kw_only=True):
     """What a file is: a copy of the `lives` of the log of `cluster`. `previous` is the hash
-    (hexadecimal) of the event before its first one; `key` the public key of the signed heads."""
+    (hexadecimal) of the event before its first one; `key` the public key of the signed heads,
+    `former` those that signed before."""
 
     tensorcast_log: int
     cluster: str
     previous: str
     lives: tuple[Life, ...]
     key: str | None = None
+    former: tuple[str, ...] = ()
 
 
 class LogWriter(Protocol):
@@ -147,7 +150,7 @@ class JsonLinesReader:
             count += 1
             yield _raw_event(line, self._name)
         raise Corrupt(
-            f"{self._name} is not whole: {count} events, and no end that says so.",
+            f"{self._name} is not whole: {tell_count(count, 'event')}, and no end that says so.",
             hint="Export it again.",
         )
 

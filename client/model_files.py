@@ -24,6 +24,7 @@ from tensorcast.schema.files import (
 )
 from tensorcast.schema.ids import ArtifactId
 from tensorcast.schema.tensors import Index
+from tensorcast.schema.wording import tell_count
 from tensorcast.storage.faults import told
 from tensorcast.storage.objects import Place as ObjectPlace
 from tensorcast.storage.objects import is_url, open_store, parse_url
@@ -155,7 +156,8 @@ def read_files(memory: MemoryMapping | None, index: Index) -> dict[str, bytes]:
     found = {}
     for name, spec in files_of(index).items():
         if spec.size_bytes > FILE_BYTES_MAX:
-            raise Corrupt(f"The file {name!r} of the artifact has {spec.size_bytes} bytes.")
+            size = tell_count(spec.size_bytes, "byte")
+            raise Corrupt(f"The file {name!r} of the artifact has {size}.")
         extent = spec.extent
         found[name] = bytes(memory[extent.offset : extent.end]) if memory else b""
     return found

@@ -7,7 +7,7 @@ are kept where the database cannot reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -62,7 +62,7 @@ async def prove(
 ) -> VerifyInfo:
     """Verifies a record, or the events from `first` to `last` of the newest life of its log.
 
-    `keys` are the public keys that may have signed (none: the one that the record names).
+    `keys` are the public keys that may have signed (none: those that the record names).
     `anchors` are compared instead of those that the record gives itself. A copy may end before the
     log does: heads of later events are no fault of it. Raises InvalidArgument for a range that is
     not there.
@@ -74,9 +74,9 @@ async def prove(
     about = msgspec.structs.replace(await record.extent(), key=about.key)
     spans = choose(about, first, last)
     info = await _verify_all(record, spans, count)
-    allowed = allowed or ((about.key,) if about.key else ())
-    heads, wrong = check_heads(found, about.cluster, allowed)
-    return await _compare(record, spans, heads, wrong, info, is_open=last is None and not is_copy)
+    allowed = allowed or ((about.key, *about.former) if about.key else ())
+    heads = check_heads(found, about.cluster, allowed)
+    return await _compare(record, spans, heads, info, is_open=last is None and not is_copy)
 
 
 async def _collect(record: Record) -> list[Anchor]:
@@ -113,12 +113,19 @@ async def _verify_all(record: Record, spans: Sequence[Life], count: Count) -> Ve
     return VerifyInfo(ok=True, events=done, head=head)
 
 
-def check_heads(
-    anchors: Iterable[Anchor], cluster: str, keys: Sequence[str]
-) -> tuple[list[SignedHead], list[BadEvent]]:
-    """The heads that were signed by one of the keys, in the order of the log, and what is wrong
-    with the others. Without keys any that is signed by the key it names will do."""
+class Heads(msgspec.Struct, frozen=True):
+    """Heads by whether they count: those that were signed by a key that does, those of keys that
+    nobody has named, both in the order of the log, and what is wrong with the others."""
+
+    good: tuple[SignedHead, ...]
+    strange: tuple[SignedHead, ...]
+    wrong: tuple[BadEvent, ...]
+
+
+def check_heads(anchors: Iterable[Anchor], cluster: str, keys: Sequence[str]) -> Heads:
+    """Sorts heads. Without keys any that is signed by the key it names will do."""
     good: dict[tuple[int, int, str], SignedHead] = {}
+    strange: dict[tuple[int, int, str], SignedHead] = {}
     wrong = []
     for number, anchor in enumerate(anchors, 1):
         head = parse_head(anchor.text)
@@ -128,25 +135,51 @@ def check_heads(
         elif head.cluster != cluster:
             text = f"its signed head ({anchor.place}) is one of cluster {head.cluster!r}"
             wrong.append(BadEvent(seq=head.seq, reason=text))
-        elif not any(is_signed(head, key) for key in keys or (head.key,)):
-            text = f"its signed head ({anchor.place}) was altered, or signed by another key"
+        elif not is_signed(head, head.key):
+            text = f"its signed head ({anchor.place}) was altered"
             wrong.append(BadEvent(seq=head.seq, reason=text))
         else:
-            good[head.log_epoch, head.seq, head.hash] = head
-    return [good[place] for place in sorted(good)], wrong
+            kept = good if head.key in (keys or (head.key,)) else strange
+            kept[head.log_epoch, head.seq, head.hash] = head
+    return Heads(_in_order(good), _in_order(strange), tuple(wrong))
+
+
+def _in_order(heads: Mapping[tuple[int, int, str], SignedHead]) -> tuple[SignedHead, ...]:
+    return tuple(heads[place] for place in sorted(heads))
 
 
 async def _compare(
     record: Record,
     spans: Sequence[Life],
-    heads: Sequence[SignedHead],
-    wrong: Sequence[BadEvent],
+    heads: Heads,
     info: VerifyInfo,
     *,
     is_open: bool,
 ) -> VerifyInfo:
-    """The verdict on chain and heads. Of several faults the first event that one names counts."""
-    faults = list(wrong)
+    """The verdict on chain and heads. Of several faults the first event that one names counts. That
+    a key is strange is told when nothing else is wrong."""
+    compared, faults = await _find_faults(record, spans, heads.good, is_open=is_open)
+    _, doubts = await _find_faults(record, spans, heads.strange, is_open=is_open)
+    info = msgspec.structs.replace(info, anchors=compared)
+    if info.first_bad is not None:  # it is the exact place; heads only tell a stretch
+        return info
+    found = (*heads.wrong, *faults, *doubts)
+    if found:
+        first_bad = min(found, key=lambda fault: fault.seq)
+        return msgspec.structs.replace(info, ok=False, first_bad=first_bad)
+    if not heads.strange:
+        return info
+    first, key = heads.strange[0], heads.strange[0].key
+    text = f"its signed head fits, but another key signed it than those that count: {key}"
+    bad = BadEvent(seq=first.seq, reason=text)
+    return msgspec.structs.replace(info, ok=False, first_bad=bad, strange_key=key)
+
+
+async def _find_faults(
+    record: Record, spans: Sequence[Life], heads: Sequence[SignedHead], *, is_open: bool
+) -> tuple[int, list[BadEvent]]:
+    """How many heads were compared with the chain, and where they differ."""
+    faults: list[BadEvent] = []
     compared = 0
     for span in spans:
         # What a head says is only worth as much as the chain up to it.
@@ -165,12 +198,7 @@ async def _compare(
     if not spans and heads:
         text = f"it is missing: the log went to event {heads[-1].seq} at {heads[-1].at}"
         faults.append(BadEvent(seq=Seq(1), reason=text))
-    if info.first_bad is not None:  # it is the exact place; heads only tell a stretch
-        return msgspec.structs.replace(info, anchors=compared)
-    first_bad = min(faults, key=lambda fault: fault.seq, default=None)
-    return msgspec.structs.replace(
-        info, ok=first_bad is None, first_bad=first_bad, anchors=compared
-    )
+    return compared, faults
 
 
 async def _differences(record: Record, span: Life, heads: Sequence[SignedHead]) -> list[BadEvent]:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from tensorcast.client.context import START_HINT, Context
 from tensorcast.client.faults import not_text
+from tensorcast.client.patience import Patience
 from tensorcast.schema.errors import (
     Corrupt,
     OutOfCapacity,
@@ -218,7 +219,8 @@ class MoverSockets:
         path = self._context.nodes[node].socket
         connection = Connection(await self._dial(path, node), node)
         try:
-            await connection.ask(self._hello, Welcome, timeout=None)
+            welcome = connection.ask(self._hello, Welcome, timeout=None)
+            await Patience(f"the mover of node {node}").wait(welcome)
         except BaseException:
             connection.close()
             raise

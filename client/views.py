@@ -45,15 +45,16 @@ def _combine(
     shard: tuple[int, int] | None,
     rules: tuple[tuple[str, int], ...],
 ) -> View:
+    rank, world = shard or (0, 1)
+    if not 0 <= rank < world:
+        raise InvalidArgument(
+            f"There is no shard {rank} of {world}.",
+            hint=f"The first of {world} is 0/{world}." if world else "WORLD is 1 or more.",
+        )
     if shard is None and rules:
         raise InvalidArgument("A rule needs a shard.", hint="Add shard=RANK/WORLD.")
     if shard is not None and not rules:
         raise InvalidArgument("A shard needs a rule.", hint="Add rule=REGEX:DIM.")
-    rank, world = shard or (0, 1)
-    if not 0 <= rank < world:
-        raise InvalidArgument(
-            f"Rank {rank} is not one of {world} ranks.", hint="They count from 0."
-        )
     return View(names=names, slices=slices, rank=rank, world=world, rules=rules)
 
 

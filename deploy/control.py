@@ -10,10 +10,13 @@ from typing import Final, Literal
 import msgspec
 
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.wording import end_sentence
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 REPLY_TIMEOUT_S: Final = 10.0
 CONTROL_SOCKET: Final = "control.sock"
+EXTERNAL: Final = "external: "
+"""How the detail of a server that somebody else runs begins."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +69,7 @@ def ask(sockets: Path, request: Request, *, timeout_s: float = REPLY_TIMEOUT_S) 
     if reply is None:
         raise Unavailable("The supervisor closed the connection.", hint="Run `tcctl up`.")
     if reply.error:
-        raise Unavailable(f"The supervisor says: {reply.error}.")
+        raise Unavailable(end_sentence(f"The supervisor says: {reply.error}"))
     return reply
 
 

@@ -22,6 +22,7 @@ from tensorcast.deploy.options import (
 )
 from tensorcast.deploy.ports import choose_port, keep_or_choose
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.wording import tell_count
 
 
 def draft(options: UpOptions, layout: Layout, *, made: bool) -> ClusterConfig:
@@ -125,7 +126,8 @@ def check_memory(options: UpOptions, nodes: int) -> None:
     if options.dram_bytes is not None and count * options.dram_bytes > total:
         each, has = machine.format_bytes(options.dram_bytes), machine.format_bytes(total)
         raise InvalidArgument(
-            f"{count} nodes with {each} of memory each are more than this machine has: {has}.",
+            f"{tell_count(count, 'node')} with {each} of memory would need more than this machine"
+            f" has: {has}.",
             hint="Give less with --dram.",
         )
 

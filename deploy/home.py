@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -201,15 +202,20 @@ def _check_content(layout: Layout) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file by one of mode 0600, in one step and on disk when it returns."""
-    fresh = path.with_name(path.name + ".new")
+    """Replace a file by one of mode 0600, in one step and on disk when it returns. Of several that
+    write it at once the last one counts."""
     with explained("write", path):
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        descriptor, fresh = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(fresh)
+            raise
 
 
 def save_config(layout: Layout, config: ClusterConfig) -> None:
@@ -299,6 +305,8 @@ def delete_home(layout: Layout, config: ClusterConfig) -> None:
         for name in ("nodes", "nats", "postgres", "audit", "logs", "run", "keys"):
             _delete_tree(layout.home / name)
         layout.config.unlink(missing_ok=True)
+        for draft in layout.home.glob(f"{layout.config.name}.*.new"):
+            draft.unlink(missing_ok=True)  # of an `up` that was killed as it wrote
         if config.home_is_ours:
             with suppress(OSError):  # the user's own files may lie beside ours
                 layout.home.rmdir()

@@ -20,7 +20,9 @@ _GRAVE = re.compile(
 _OWN_ERROR = re.compile(r"ERROR (tensorcast[\w.]* )?(?P<sentence>.+)")
 # Answers of a Postgres that is on its way up to those who ask too early.
 _HARMLESS = re.compile(r"the database system is (starting up|not yet accepting)")
-_EMPTY = re.compile(r"^[\s~^|=-]*$")
+_EMPTY = re.compile(r"^[\s~^|=+-]*$")
+# How Python draws an exception that is one of a group.
+_MARGIN = re.compile(r"^\s*\| (?=\S)")
 
 _MEANINGS = (
     (r"address already in use|could not bind", "its port is taken by another program"),
@@ -63,10 +65,13 @@ def last_meaningful_line(text: str, *, lines_max: int = 60) -> str:
 
     Time stamps are taken off; "" for an empty log.
     """
-    lines = [line for line in text.splitlines() if not _EMPTY.match(line)][-lines_max:]
-    grave = [line for line in lines if is_grave(_STAMP.sub("", line))]
-    chosen = (grave or lines or [""])[-1]
-    return _STAMP.sub("", chosen).strip()
+    lines = [_bare(line) for line in text.splitlines() if not _EMPTY.match(line)][-lines_max:]
+    grave = list(filter(is_grave, lines))
+    return (grave or lines or [""])[-1].strip()
+
+
+def _bare(line: str) -> str:
+    return _MARGIN.sub("", _STAMP.sub("", line))
 
 
 def last_sentence(text: str) -> str:

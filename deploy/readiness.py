@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +11,22 @@ from typing import Final, Literal
 import msgspec
 
 from tensorcast.deploy import logs
-from tensorcast.deploy.control import Request, ServiceStatus, ask
+from tensorcast.deploy.control import EXTERNAL, Request, ServiceStatus, ask
 from tensorcast.deploy.former import died_badly
 from tensorcast.deploy.home import Layout, is_locked
 from tensorcast.deploy.options import ClusterConfig
-from tensorcast.deploy.plan import POSTGRES, SUPERVISOR
+from tensorcast.deploy.plan import NATS, POSTGRES, SUPERVISOR
 from tensorcast.schema.errors import TensorCastError, Unavailable
+from tensorcast.schema.wording import end_sentence
 
 READY_TIMEOUT_S: Final = 60.0  # without a sign of progress
 READY_TIMEOUT_S_MAX: Final = 600.0
+EXTERNAL_S_MAX: Final = 10.0  # a server of somebody else: nothing that we do makes it answer
 FAILURES_MAX: Final = 6  # of one service in a row, before `up` gives up early
 POLL_S: Final = 0.03
+
+_TITLES: Final = {NATS: "NATS", POSTGRES: "Postgres"}
+_PASSING: Final = re.compile(r"a former Postgres is still shutting down|starting up|^$")
 
 
 class Refused(TensorCastError):
@@ -66,6 +72,8 @@ def wait_until_ready(
                 raise Refused(f"{service.name} refuses to run: {service.refusal}", hint=hint)
         if any(is_hopeless(service) for service in services):
             break
+        if any(map(is_absent, services)) and time.monotonic() > began + EXTERNAL_S_MAX:
+            break
         time.sleep(POLL_S)
     raise explain_unready(layout, services)
 
@@ -95,15 +103,21 @@ def _ask_services(layout: Layout, config: ClusterConfig) -> tuple[ServiceStatus,
         time.sleep(POLL_S)
         if died_badly(layout) and not is_locked(layout.supervisor_lock):
             words = logs.last_words(layout.log(SUPERVISOR))
-            raise Unavailable(f"The supervisor has ended: {words}.") from error
+            raise Unavailable(end_sentence(f"The supervisor has ended: {words}")) from error
         return ()
 
 
 def is_hopeless(service: ServiceStatus) -> bool:
-    """Whether more patience will not help. Postgres may need some tries after a crash."""
-    if service.name == POSTGRES:
+    """Whether more patience will not help. Postgres may need some tries after a crash, until its
+    former life is over."""
+    if service.name == POSTGRES and _PASSING.search(service.detail):
         return False
     return service.failures >= FAILURES_MAX
+
+
+def is_absent(service: ServiceStatus) -> bool:
+    """Whether it is a server of somebody else that does not answer."""
+    return service.state == "down" and service.detail.startswith(EXTERNAL)
 
 
 def explain_unready(layout: Layout, services: tuple[ServiceStatus, ...]) -> Unavailable:
@@ -112,11 +126,18 @@ def explain_unready(layout: Layout, services: tuple[ServiceStatus, ...]) -> Unav
     guilty = [service for service in services if service.state != "up"]
     if not guilty:
         words = logs.last_words(layout.log(SUPERVISOR)) or "it says nothing"
-        return Unavailable(f"The supervisor does not start: {words}.", hint=hint)
+        return Unavailable(end_sentence(f"The supervisor does not start: {words}"), hint=hint)
+    absent = next(filter(is_absent, guilty), None)
+    if absent is not None:
+        where = absent.detail.removeprefix(EXTERNAL).partition(";")[0]
+        return Unavailable(
+            f"The {_TITLES.get(absent.name, absent.name)} server at {where} does not answer.",
+            hint="Start it, and then `tcctl up` again; `tcctl down` stops the rest.",
+        )
     # What waits for another service is not to blame itself.
     service = next((one for one in guilty if one.state != "waiting"), guilty[0])
     words = logs.last_words(layout.log(service.name)) or service.detail or service.state
     return Unavailable(
-        f"{service.name} does not become ready: {words}.",
+        end_sentence(f"{service.name} does not become ready: {words}"),
         hint=f"Its log is {layout.log(service.name)}; {hint}",
     )

@@ -24,6 +24,7 @@ import msgspec
 from tensorcast.deploy import machine
 from tensorcast.deploy.control import (
     CONTROL_SOCKET,
+    EXTERNAL,
     LINE_BYTES_MAX,
     Reply,
     Request,
@@ -166,7 +167,7 @@ class Supervisor:
 async def probe_external(spec: ServiceSpec) -> ServiceStatus:
     """The state of a server that somebody else runs."""
     answers = spec.probe is None or await is_ready(spec.probe)
-    detail = f"external: {spec.about}" + ("" if answers else "; it does not answer")
+    detail = f"{EXTERNAL}{spec.about}" + ("" if answers else "; it does not answer")
     return ServiceStatus(name=spec.name, state="up" if answers else "down", detail=detail)
 
 

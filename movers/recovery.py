@@ -33,6 +33,7 @@ from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import Command, DropReplica, EvictReplica
 from tensorcast.schema.errors import Corrupt, OutOfCapacity, TensorCastError
 from tensorcast.schema.ids import ArtifactId, ReplicaId, Tier, replica_id
+from tensorcast.schema.wording import tell_count
 
 CHECKS_MAX: Final = 2
 MIB: Final = 1 << 20
@@ -260,7 +261,8 @@ class Recovery:
         is_complete = not resident.missing.ranges
         commands: list[Command] = []
         if damaged.ranges:
-            detail = f"{len(damaged)} chunks did not survive the restart of the mover."
+            lost = tell_count(len(damaged), "chunk")
+            detail = f"{lost} did not survive the restart of the mover."
             commands.append(corrupt(resident, damaged, detail, self._life))
         gained = resident.chunks - claimed
         if gained.ranges and not is_complete and not self._is_resumed(resident):

@@ -42,11 +42,12 @@ class Life(_Message, frozen=True, kw_only=True):
 
 class Extent(_Message, frozen=True, kw_only=True):
     """All that Postgres has, the oldest life first. `key` is the public key that this control plane
-    signs heads with, None when it signs none."""
+    signs heads with, None when it signs none; `former` are those that it has lost."""
 
     cluster: str
     lives: tuple[Life, ...]
     key: str | None = None
+    former: tuple[str, ...] = ()
 
 
 class VerifySpan(_Message, frozen=True, kw_only=True):
@@ -141,13 +142,15 @@ class Imported(_Message, frozen=True, kw_only=True):
 
 class VerifyInfo(_Message, frozen=True, kw_only=True):
     """Whether the record is what it was. `events` were checked; `head` is the hash of the last one;
-    `anchors` signed heads were compared with it."""
+    `anchors` signed heads were compared with it. `strange_key`: nothing is wrong but that this key
+    has signed heads, and nobody has said that it counts; they fit the events."""
 
     ok: bool
     events: int
     head: str
     first_bad: BadEvent | None = None
     anchors: int = 0
+    strange_key: str | None = None
 
 
 def pack(payload: bytes) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.tensors import NAME_RESERVED, TENSORS_MAX, check_name, tensor_bytes
+from tensorcast.schema.wording import tell_count
 
 HEADER_BYTES_MAX = 100_000_000
 PREFIX_BYTES = 8
@@ -53,7 +54,7 @@ def header_bytes(prefix: bytes, file_bytes: int, file_name: str) -> int:
     """
     if file_bytes < PREFIX_BYTES or len(prefix) < PREFIX_BYTES:
         raise Corrupt(
-            f"{file_name} has {file_bytes} bytes and so is no safetensors file.",
+            f"{file_name} has {tell_count(file_bytes, 'byte')} and so is no safetensors file.",
             hint="It may be empty or cut off: fetch it again.",
         )
     (length,) = struct.unpack("<Q", prefix[:PREFIX_BYTES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -31,6 +32,8 @@ app.command("import")(bring_back)
 app.add_typer(dead.app, name="dead")
 EVENTS_MAX = 10**9
 FOLLOW_S = 0.5
+LATE = timedelta(seconds=2)
+"""An event may be in the log so much later than it happened."""
 
 
 Artifact = Annotated[
@@ -166,15 +169,21 @@ def check_type(pattern: str) -> None:
         )
 
 
+def is_over(time_to: datetime | None, now: datetime) -> bool:
+    """Whether no event up to `time_to` will come any more."""
+    return time_to is not None and now > time_to + LATE
+
+
 def _pages(
     session: Session, query: AuditQuery, limit: int, *, follow: bool
 ) -> Iterator[Sequence[EventInfo]]:
     """The events that match; after the last ones those that come, at most `limit` in all."""
 
     def look_again() -> bool:
-        if follow:
-            time.sleep(FOLLOW_S)
-        return follow
+        if not follow or is_over(query.time_to, session.now()):
+            return False
+        time.sleep(FOLLOW_S)
+        return True
 
     with session.client() as client:
         if query.node is not None:

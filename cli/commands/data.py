@@ -23,6 +23,7 @@ from tensorcast.cli.units import (
 from tensorcast.schema.api import OperationInfo
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.files import files_of
+from tensorcast.schema.wording import tell_count
 
 if TYPE_CHECKING:
     from tensorcast.client import Artifact, Client, Replication
@@ -287,7 +288,7 @@ def _describe_put(info: PutInfo) -> Fields:
         (
             ("artifact", info.id),
             ("key", info.key or ""),
-            ("size", f"{format_size(info.bytes)} in {info.tensors} tensors"),
+            ("size", f"{format_size(info.bytes)} in {tell_count(info.tensors, 'tensor')}"),
             ("files", ", ".join(info.files)),
             ("took", f"{format_seconds(info.seconds)} ({format_rate(info.bytes_per_s)})"),
         )

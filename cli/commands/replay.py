@@ -20,6 +20,7 @@ from tensorcast.schema.api import AuditQuery, ReplayInfo, ReplayQuery
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Key, Seq, parse_node
 
+STEPS_MAX = 10**9
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -52,16 +53,17 @@ def replay(
         ),
     ] = False,
     steps: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --step: at most so many events.")
-    ] = 10**9,
+        int | None,
+        typer.Option(min=1, metavar="N", help="As --step, but at most so many events."),
+    ] = None,
 ) -> Result:
     """Show the state as it was at an earlier moment."""
     if noun is not None and what is None:
         raise InvalidArgument(f"Which {noun}?", hint=f"Add an id: `tcctl replay ... {noun} ID`.")
     session = session_of(call)
     position = parse_position(to, session.now())
-    if step:
-        return _walk(session, position, noun, what, steps)
+    if step or steps is not None:
+        return _walk(session, position, noun, what, steps or STEPS_MAX)
     query = ReplayQuery(
         to_seq=Seq(position) if isinstance(position, int) else None,
         to_time=position if isinstance(position, datetime) else None,

@@ -11,13 +11,14 @@ import typer
 
 from tensorcast.cli.exits import Exit
 from tensorcast.cli.health import StatusInfo, find_cluster, judge
-from tensorcast.cli.homes import check_context, choose_home
+from tensorcast.cli.homes import check_context, choose_home, named_context
 from tensorcast.cli.output import Answer, Block, Fields, Heading, Note, Result, Table
 from tensorcast.cli.session import Session, session_of
 from tensorcast.cli.tables import table_nodes
 from tensorcast.cli.units import parse_size
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.schema.ids import Overflow
+from tensorcast.schema.wording import tell_count
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 DataDir = Annotated[
@@ -98,7 +99,7 @@ def up(
         overflow=overflow,
         kv_disk_bytes=parse_size(kv_disk) if kv_disk else None,
         cluster=cluster,
-        context=session.options.context,
+        context=named_context(session),
         nats_url=nats_url,
         postgres_url=postgres_url,
     )
@@ -169,8 +170,8 @@ def describe_log(last: int | None, committed: int | None) -> str:
     if last is None:
         return ""
     if committed is None:
-        return f"{last} events (how many of them are in Postgres is not known)"
-    return f"{last} events, {committed} of them in Postgres"
+        return f"{tell_count(last, 'event')} (how many of them are in Postgres is not known)"
+    return f"{tell_count(last, 'event')}, {committed} of them in Postgres"
 
 
 def describe_status(info: StatusInfo) -> list[Block]:

@@ -43,6 +43,7 @@ from tensorcast.schema.codec import decode
 from tensorcast.schema.errors import Conflict, InvalidArgument, Timeout, Unavailable
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.subjects import log_subjects
+from tensorcast.schema.wording import tell_count
 
 IMPORT_S_MAX = 90.0
 """For each of three waits; who asks waits 300."""
@@ -94,7 +95,8 @@ async def show_extent(desk: Desk, request: ExtentQuery) -> Extent:
         await desk.history.wait_committed(desk.follower.view.at, SEEN_S_MAX)
     async with connecting(proofs.engine) as connection:
         lives = await extent.read_lives(connection)
-    return Extent(cluster=desk.cluster, lives=lives, key=proofs.key)
+    former = proofs.head_file.former_keys() if proofs.head_file else ()
+    return Extent(cluster=desk.cluster, lives=lives, key=proofs.key, former=former)
 
 
 async def verify_span(desk: Desk, request: VerifySpan) -> SpanInfo:
@@ -147,7 +149,7 @@ async def import_events(desk: Desk, request: ImportEvents) -> Imported:
     if desk.gate.is_open:
         if last := await proofs.log.last_seq():
             raise Conflict(
-                f"The cluster is not empty: its log has {last} events.",
+                f"The cluster is not empty: its log has {tell_count(last, 'event')}.",
                 hint="Bring a log into a new cluster: `tcctl up --nodes 0` makes one.",
             )
         await desk.gate.close()

@@ -16,6 +16,7 @@ from tensorcast.controlplane.core.names import (
 from tensorcast.controlplane.services.api_answers import describe_key
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
 from tensorcast.controlplane.services.api_live import require_key
+from tensorcast.controlplane.services.api_moments import check_span
 from tensorcast.controlplane.store.queries import About
 from tensorcast.schema.api import (
     LIST_MAX,
@@ -54,10 +55,10 @@ ENVELOPE_BYTES = 512
 
 async def audit_log(desk: Desk, request: AuditQuery) -> tuple[EventInfo, ...]:
     """The events that match, in the order of the log. Raises NotFound for a name that nothing has
-    or had."""
+    or had, InvalidArgument for a span that can hold nothing."""
     view = await desk.view_after(request.after)
     about = identify(view, request.what) if request.what else None
-    query = _resolved(view, _checked(request))
+    query = _resolved(view, await _checked(desk, request))
     await _catch_up(desk, request.after, view.at)
     return page_of(await desk.history.find_events(query, about), newest=query.newest)
 
@@ -69,7 +70,7 @@ async def artifact_history(desk: Desk, request: AuditQuery) -> tuple[EventInfo, 
         raise InvalidArgument("No artifact is named.", hint="Give a key or an id.")
     view = await desk.view_after(request.after)
     artifact = resolve_artifact(view, what)
-    query = msgspec.structs.replace(_checked(request), artifact=artifact, what=None)
+    query = msgspec.structs.replace(await _checked(desk, request), artifact=artifact, what=None)
     await _catch_up(desk, request.after, view.at)
     return page_of(await desk.history.find_events(query, None), newest=query.newest)
 
@@ -133,7 +134,8 @@ def _resolved(view: ClusterView, query: AuditQuery) -> AuditQuery:
     )
 
 
-def _checked(query: AuditQuery) -> AuditQuery:
+async def _checked(desk: Desk, query: AuditQuery) -> AuditQuery:
+    await check_span(desk, query)
     if query.limit < 1:
         raise InvalidArgument(
             f"A limit of {query.limit} makes no sense.", hint="Ask for 1 or more."

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
-from typing import Final
 
 import msgspec
 
@@ -17,16 +15,13 @@ from tensorcast.controlplane.core.names import (
     resolve_plan,
 )
 from tensorcast.controlplane.services.api_desk import Desk
+from tensorcast.controlplane.services.api_moments import check_order, find_seq, time_of
 from tensorcast.controlplane.services.api_replay import KINDS, summarize
-from tensorcast.log.identity import now
-from tensorcast.schema.api import AuditQuery, ReplayInfo, ReplayQuery
+from tensorcast.schema.api import ReplayInfo, ReplayQuery
 from tensorcast.schema.api_past import CHANGES_MAX, DiffInfo, DiffQuery, MomentInfo, MomentQuery
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
-from tensorcast.schema.ids import Key, Seq
-
-CLOCK_SLACK: Final = timedelta(minutes=1)
-"""A client's clock may be so far ahead of ours: a time is in the future only beyond that."""
+from tensorcast.schema.ids import Key
 
 
 async def show_moment(desk: Desk, request: MomentQuery) -> MomentInfo:
@@ -36,7 +31,7 @@ async def show_moment(desk: Desk, request: MomentQuery) -> MomentInfo:
     if request.seq is None and request.time is None:
         request = MomentQuery(seq=last)
     seq = await find_seq(desk, request.seq, request.time)
-    return MomentInfo(seq=seq, at=await _time_of(desk, seq), last_seq=last)
+    return MomentInfo(seq=seq, at=await time_of(desk, seq), last_seq=last)
 
 
 async def replay(desk: Desk, request: ReplayQuery) -> ReplayInfo:
@@ -46,13 +41,14 @@ async def replay(desk: Desk, request: ReplayQuery) -> ReplayInfo:
     view = await desk.view_at(seq)
     found = summarize(view, kind=request.kind, what=request.what, limit=request.limit)
     return msgspec.structs.replace(
-        found, at=await _time_of(desk, seq), last_seq=await desk.writer.last_seq()
+        found, at=await time_of(desk, seq), last_seq=await desk.writer.last_seq()
     )
 
 
 async def diff(desk: Desk, request: DiffQuery) -> DiffInfo:
     """What is different at the later of two moments. Raises InvalidArgument when they stand the
     wrong way round or are yet to come, NotFound when nothing has the name at either."""
+    check_order(request.since_time, request.to_time)
     first = await find_seq(desk, request.since_seq, request.since_time)
     last = await find_seq(desk, request.to_seq, request.to_time)
     if first > last:
@@ -103,30 +99,3 @@ def _resolve(view: ClusterView, kind: str, what: str) -> str:
     if Key(what) not in view.keys:
         raise NotFound(f"There was no key {what!r}.", hint="`tcctl key ls` shows what there is.")
     return what
-
-
-async def find_seq(desk: Desk, seq: Seq | None, moment: datetime | None) -> Seq:
-    """The position that is meant by a position or a time: the last event not later than that.
-    Raises InvalidArgument for a moment that is yet to come, or for none or two."""
-    if (seq is None) == (moment is None):
-        raise InvalidArgument("Say either a position or a time.", hint="As in --to 42.")
-    if seq is not None:
-        await desk.check_reached(seq)
-        return seq
-    assert moment is not None
-    if moment.tzinfo is None:
-        raise InvalidArgument("The time has no zone.", hint="As in 2026-01-31T12:00:00Z.")
-    if moment > now() + CLOCK_SLACK:
-        raise InvalidArgument(
-            f"{moment.isoformat()} is yet to come.",
-            hint=f"The last event is {await desk.writer.last_seq()}; for the present say 'now'.",
-        )
-    return await desk.history.seq_at(moment)
-
-
-async def _time_of(desk: Desk, seq: Seq) -> datetime | None:
-    if seq == 0:
-        return None
-    query = AuditQuery(since=Seq(seq - 1), before=Seq(seq + 1), limit=1)
-    found = await desk.history.find_events(query, None)
-    return found[0].at if found else None

@@ -23,6 +23,7 @@ from tensorcast.schema.api import Ask, ClusterStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.ids import ArtifactId, Seq
+from tensorcast.schema.wording import tell_count
 
 SILENT_S = 3.0
 LAG_EVENTS = 5000
@@ -83,7 +84,7 @@ def _lag(who: str, last: Seq, seen: Seq | None) -> Iterator[str]:
     if seen > last:
         yield f"{who} has seen event {seen}, but the log ends at {last}. {REMEDY}"
     elif last - seen > LAG_EVENTS:
-        yield f"{who} is {last - seen} events behind."
+        yield f"{who} is {tell_count(last - seen, 'event')} behind."
 
 
 def find_losses(view: ClusterView) -> Iterator[str]:
@@ -96,7 +97,7 @@ def find_losses(view: ClusterView) -> Iterator[str]:
     if lost:
         names = ", ".join(_name(view, artifact) for artifact in sorted(lost)[:NAMED_MAX])
         more = ", ..." if len(lost) > NAMED_MAX else ""
-        whose = "1 artifact is" if len(lost) == 1 else f"{len(lost)} artifacts are"
+        whose = f"{tell_count(len(lost), 'artifact')} {'is' if len(lost) == 1 else 'are'}"
         yield f"{whose} complete nowhere: {names}{more}. Put the bytes again, or remove it."
 
 
@@ -168,6 +169,7 @@ def find_parked(view: ClusterView, counts: Counts) -> Iterator[str]:
     if len(held) > NAMED_MAX:
         yield f"{len(held) - NAMED_MAX} more things stand still. {mend}"
     if refused := counts.get(("log", "postgres"), 0):
-        yield f"Postgres refuses what follows from {refused} events of the log. {mend}"
+        found = tell_count(refused, "event")
+        yield f"Postgres refuses what follows from {found} of the log. {mend}"
     if kv := sum(count for (log, _), count in counts.items() if log == "kv"):
-        yield f"{kv} events of KV blocks cannot be taken. {mend}"
+        yield f"{tell_count(kv, 'event')} of KV blocks cannot be taken. {mend}"

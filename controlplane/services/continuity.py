@@ -18,7 +18,7 @@ import msgspec
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tensorcast.controlplane.store.engine import connecting, make_engine
+from tensorcast.controlplane.store.engine import REPAIR, connecting, make_engine
 from tensorcast.controlplane.store.load import read_history
 from tensorcast.controlplane.store.seat import try_seat, unseat_silent
 from tensorcast.controlplane.store.tables import events
@@ -29,6 +29,7 @@ from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.events import SignalEmitted
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.wording import tell_count
 
 REMEDY: Final = (
     "Restore the NATS folder that belongs to it, or start afresh with `tcctl down --purge`."
@@ -121,9 +122,9 @@ async def _check_rows(connection: AsyncConnection, position: Position) -> None:
     await connection.commit()
     if missing is not None:
         raise Corrupt(
-            f"Postgres lacks event {missing}: its history has {count} events of {position.seq}.",
-            hint="Restore it from a backup, or give the control plane an empty database: it is"
-            " filled from the log.",
+            f"Postgres lacks event {missing}: its history has {count} of"
+            f" {tell_count(position.seq, 'event')}.",
+            hint=REPAIR,
         )
 
 

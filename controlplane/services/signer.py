@@ -17,8 +17,15 @@ import msgspec
 
 from tensorcast.controlplane.services.progress import ChainHead, Progress
 from tensorcast.log.identity import now
-from tensorcast.schema.errors import Corrupt, TensorCastError
-from tensorcast.schema.heads import KEY_BYTES, Head, parse_head, public_key_of, sign
+from tensorcast.schema.errors import Corrupt, InvalidArgument, TensorCastError
+from tensorcast.schema.heads import (
+    KEY_BYTES,
+    Head,
+    parse_head,
+    parse_public_key,
+    public_key_of,
+    sign,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,14 +45,16 @@ class Heads(Protocol):
 
 class HeadFile:
     """`heads.ndjson` in a folder: a signed head a line, each on disk before the next. Beside it the
-    key pair: `heads.key` (0600) and `heads.pub`, both hexadecimal."""
+    key pair: `heads.key` (0600) and `heads.pub`, both hexadecimal, and in `heads.former` the public
+    keys of pairs whose private half was lost, a line each."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "heads.ndjson"
         self._folder = folder
 
     def load_key(self) -> Ed25519PrivateKey:
-        """The private key, made when there is none. Raises Corrupt for a file that holds none."""
+        """The private key, made when there is none; then the public key of the one before, if it
+        is there, goes on to count. Raises Corrupt for a file that holds none."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,8 +71,30 @@ class HeadFile:
                 f"{path} holds no key.", hint="Restore it; or move it away, and a new one is made."
             )
         key = Ed25519PrivateKey.from_private_bytes(seed)
-        _write_new(self._folder / "heads.pub", public_key_of(key), 0o644)
+        self._publish(public_key_of(key))
         return key
+
+    def _publish(self, public: str) -> None:
+        path = self._folder / "heads.pub"
+        before = path.read_text().strip() if path.exists() else public
+        if before != public:
+            _logger.warning(
+                "heads are signed by a new key, %s: the one of %s is lost; what it signed counts",
+                public,
+                before,
+            )
+            _add_line(self._folder / "heads.former", before, 0o644)
+            path.unlink()
+        _write_new(path, public, 0o644)
+
+    def former_keys(self) -> tuple[str, ...]:
+        """The public keys that signed before; lines that are none do not count."""
+        found = []
+        with suppress(FileNotFoundError):
+            for line in (self._folder / "heads.former").read_text().splitlines():
+                with suppress(InvalidArgument):
+                    found.append(parse_public_key(line))
+        return tuple(dict.fromkeys(found))
 
     def read(self, after: int, limit: int) -> list[str]:
         """The lines after the first `after` ones, at most `limit`; a line that was cut off by a
@@ -99,6 +130,14 @@ def _write_new(path: Path, content: str, mode: int) -> None:
         return
     with os.fdopen(descriptor, "w") as file:
         file.write(content + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _add_line(path: Path, line: str, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())
 

@@ -15,7 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from tensorcast.controlplane.store.certificates import FILES, make_tls
-from tensorcast.schema.errors import InvalidArgument, OutOfCapacity, PermissionDenied, Unavailable
+from tensorcast.schema.errors import (
+    Corrupt,
+    InvalidArgument,
+    OutOfCapacity,
+    PermissionDenied,
+    Unavailable,
+)
 
 CONNECT_S_MAX: Final = 10
 STATEMENT_S_MAX: Final = 120
@@ -26,6 +32,13 @@ _TRANSIENT: Final = frozenset({"08", "40", "53", "57", "58"})
 _DISK_FULL: Final = "53100"
 _READ_ONLY: Final = "25006"
 """The server was the one that takes writes when the connection was made."""
+_DAMAGED: Final = frozenset({"3F000", "42P01", "42703"})
+"""No such schema, table, column."""
+REPAIR: Final = (
+    "Restore it from a backup, or give the control plane an empty database: it is filled from the"
+    " log (of an embedded cluster: `tcctl down`, move the folder `postgres` of its home away,"
+    " `tcctl up`)."
+)
 _ERRORS: Final = (
     DBAPIError,
     asyncpg.PostgresError,
@@ -97,7 +110,7 @@ def make_engine(url: str, *, name: str, pooled: bool = True) -> AsyncEngine:
 async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """A connection for as long as the block lasts. What fails because Postgres is away, in the
     block as well, is raised as Unavailable; a user whom it does not let in as PermissionDenied; a
-    full disk as OutOfCapacity."""
+    full disk as OutOfCapacity; a table that is gone as Corrupt."""
     try:
         async with engine.connect() as connection:
             yield connection
@@ -112,6 +125,10 @@ async def connecting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             raise PermissionDenied(
                 f"Postgres at {place(engine)} refuses this user ({brief(error)}).",
                 hint="Check the URL.",
+            ) from error
+        if is_damage(error):
+            raise Corrupt(
+                f"Postgres at {place(engine)} is not whole ({brief(error)}).", hint=REPAIR
             ) from error
         if not is_transient(error):
             raise
@@ -136,6 +153,12 @@ def is_refusal(error: Exception) -> bool:
     """Whether Postgres does not let this user in."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     return str(getattr(origin, "sqlstate", "")).startswith("28")
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether a table, or a column of one, is not there: somebody has dropped it."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(origin, "sqlstate", None) in _DAMAGED
 
 
 def is_full(error: Exception) -> bool:

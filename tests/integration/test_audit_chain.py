@@ -248,7 +248,7 @@ async def test_an_anchor_that_was_altered_is_named(rig):
     rig.file.path.write_text(f"{first}\n{forged}\n")
     seq, reason = await bad_of(rig)
     assert seq == 40
-    assert "was altered, or signed by another key" in reason
+    assert "was altered" in reason
     rig.file.path.write_text(f"{first}\nnothing\n")
     assert await bad_of(rig) == (0, "entry 2 of the signed heads (file) is none")
 

@@ -24,7 +24,7 @@ def test_ls_lists_what_is_parked(tcctl: Tcctl) -> None:
     assert tcctl("audit", "dead", "ls", "-q").out == "7\n"
     shown = tcctl("audit", "dead", "ls").out
     assert "node n1" in shown
-    assert "1 events are parked." in shown
+    assert "1 event is parked." in shown
     tcctl.answer(dead_letters=DeadPage(letters=(), total=0))
     assert tcctl("audit", "dead", "ls").out == "No event is parked.\n"
 

@@ -29,7 +29,7 @@ WORK = {"kind": "materialize", "artifact": ART}
             "artifact.sealed",
             {"artifact": ART, "kind": "weights", "manifest": manifest(4)},
             SHORT,
-            "weights, 1 tensors, 4.0 MiB",
+            "weights, 1 tensor, 4.0 MiB",
         ),
         (
             "artifact.replicas_requested",

@@ -164,11 +164,38 @@ async def test_a_copy_that_was_written_anew_as_a_whole_is_found_by_anchors(tmp_p
 
 
 async def test_a_wrong_key_is_told(tmp_path):
-    path = tmp_path / "log"
+    """Apart from tampering: the heads fit the events, but nobody has said that their key counts."""
+    path, key = tmp_path / "log", public_key_of(KEY)
     await copy(path)
     info = verify_log_file(path, keys=["ab" * 32])
     assert (info.ok, info.first_bad.seq) == (False, 3)
     assert "another key" in info.first_bad.reason
+    assert info.strange_key == key
+    assert verify_log_file(path, keys=["ab" * 32, key]).ok
+
+
+async def test_heads_of_a_wrong_key_that_do_not_fit_are_a_fault(tmp_path):
+    path, anchors = tmp_path / "log", tmp_path / "heads.ndjson"
+    anchors.write_text("\n".join(await Cluster().heads("file")) + "\n")
+    await copy(path, cluster=Cluster((PAYLOADS[0], b"{}", *PAYLOADS[2:])))
+    info = verify_log_file(path, anchors=anchors, keys=["ab" * 32])
+    assert (info.ok, info.strange_key) == (False, None)
+    assert "events 1 to 3 are not those signed" in info.first_bad.reason
+
+
+class Renewed(Cluster):
+    """Its control plane has lost the key of the heads, and made a new one."""
+
+    async def extent(self):
+        known = await super().extent()
+        return msgspec.structs.replace(known, key="ab" * 32, former=(known.key,))
+
+
+async def test_keys_that_were_lost_count_as_the_record_says(tmp_path):
+    path = tmp_path / "log"
+    await copy(path, cluster=Renewed())
+    info = verify_log_file(path)
+    assert (info.ok, info.anchors) == (True, 2)
 
 
 async def test_what_is_no_copy_is_said(tmp_path):

@@ -1,6 +1,7 @@
 """Where things lie."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from tensorcast.deploy.home import (
     choose_sockets,
     default_home,
     home_key,
+    write_private,
 )
+from tensorcast.schema.errors import TensorCastError
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,28 @@ def test_sockets_of_a_long_home_are_short_and_its_own(home):
     assert longest <= SOCKET_PATH_BYTES_MAX
     assert sockets.name.endswith(home_key(home))
     assert sockets != choose_sockets(home / "b", uid=1000)
+
+
+def test_many_who_write_one_file_do_not_disturb_each_other(tmp_path):
+    """As several `up` of several homes do with the context in use."""
+    path, errors = tmp_path / "current", []
+    begin = threading.Barrier(8)
+
+    def write(number):
+        begin.wait()
+        try:
+            for _ in range(20):
+                write_private(path, b"%d" % number * 1000)
+        except TensorCastError as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert not errors
+    assert len(set(path.read_bytes())) == 1
+    assert len(path.read_bytes()) == 1000
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["current"]

@@ -14,6 +14,18 @@ NATS = """\
 [7] 2026/11/30 06:20:00.896819 [INF] Starting nats-server
 [7] 2026/11/30 06:20:00.896819 [FTL] Error listening: listen tcp 127.0.0.1:1: address already in use
 """
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "main.py", line 1, in <module>
+  |     raise Error
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "main.py", line 7, in work
+    |     raise ProgrammingError from error
+    | sqlalchemy.exc.ProgrammingError: relation "events" does not exist
+    +------------------------------------
+"""
 TRACEBACK = """\
 Traceback (most recent call last):
   File "main.py", line 1, in <module>
@@ -28,6 +40,7 @@ ModuleNotFoundError: No module named 'nothing'
     [
         ("", ""),
         ("\n\n", ""),
+        (GROUP, 'sqlalchemy.exc.ProgrammingError: relation "events" does not exist'),
         ("all is well\nserving\n", "serving"),
         (POSTGRES, "FATAL:  could not create any TCP/IP sockets"),
         (NATS, "[FTL] Error listening: listen tcp 127.0.0.1:1: address already in use"),

@@ -6,7 +6,13 @@ import pytest
 
 from tensorcast.deploy.control import ServiceStatus
 from tensorcast.deploy.home import Layout
-from tensorcast.deploy.readiness import explain_unready, find_note, is_hopeless, is_progress
+from tensorcast.deploy.readiness import (
+    explain_unready,
+    find_note,
+    is_absent,
+    is_hopeless,
+    is_progress,
+)
 
 HOME = Path("/nowhere")
 
@@ -18,7 +24,21 @@ def service(name, state, **more):
 def test_patience_ends_earlier_for_ours_than_for_postgres():
     assert is_hopeless(service("n1", "restarting", failures=6))
     assert not is_hopeless(service("n1", "restarting", failures=5))
-    assert not is_hopeless(service("postgres", "restarting", failures=20))
+    former = "the last one ended; a former Postgres is still shutting down (postmaster.pid)"
+    assert not is_hopeless(service("postgres", "restarting", failures=20, detail=former))
+    broken = "the last one ended; FATAL: database files are incompatible with server"
+    assert is_hopeless(service("postgres", "restarting", failures=6, detail=broken))
+
+
+def test_a_server_of_somebody_else_that_does_not_answer_is_named():
+    nats = service("nats", "down", detail="external: nats://far:4222; it does not answer")
+    assert is_absent(nats)
+    assert not is_absent(service("nats", "up", detail="external: nats://far:4222"))
+    assert not is_absent(service("nats", "down"))
+    waiting = service("controlplane", "waiting", detail="waiting for nats")
+    error = explain_unready(Layout(HOME), (service("supervisor", "up"), waiting, nats))
+    assert error.message == "The NATS server at nats://far:4222 does not answer."
+    assert "logs" not in error.hint
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,21 @@ def test_why_refuses_a_tier_that_is_none(tcctl: Tcctl) -> None:
     done = tcctl("audit", "why", "--artifact", "m@1", "--node", "n2", "--tier", "foo")
     assert done.code == 2
     assert "'foo' is no tier. Use one of" in done.err
+
+
+@pytest.mark.parametrize("options", [(), ("--last", "2")])
+def test_who_follows_up_to_a_moment_that_is_over_is_done(
+    tcctl: Tcctl, options: tuple[str, ...]
+) -> None:
+    """It does not wait for events that cannot come."""
+    tcctl.answer(audit=read)
+    run = tcctl("audit", "log", "--follow", "--to", "1m", *options, "-o", "json")
+    assert (run.code, len(run.data)) == (0, 3)
+
+
+def test_a_moment_is_over_when_nothing_of_it_can_be_late() -> None:
+    second = timedelta(seconds=1)
+    assert not audit_command.is_over(None, BEGIN)
+    assert not audit_command.is_over(BEGIN + second, BEGIN)
+    assert not audit_command.is_over(BEGIN - second, BEGIN)
+    assert audit_command.is_over(BEGIN - 3 * second, BEGIN)

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from cli_samples import Tcctl, node
+from tensorcast.deploy import cluster
+from tensorcast.deploy.options import UpOptions
+from tensorcast.deploy.readiness import Status
 from tensorcast.schema.api import ClusterStatus
 from tensorcast.schema.errors import NotFound, Unavailable
 from tensorcast.schema.ids import Seq
@@ -94,3 +97,31 @@ def test_up_refuses_what_makes_no_sense(
     assert (run.code, run.out) == (2, "")
     assert words in run.err
     assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [((), "theirs"), (("--context", "mine"), "mine")],
+)
+def test_the_context_of_the_environment_is_the_one_that_is_made(
+    tcctl: Tcctl,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    name: str,
+) -> None:
+    asked: list[UpOptions] = []
+
+    def up(options: UpOptions, progress: object) -> Status:
+        asked.append(options)
+        return Status(state="up")
+
+    monkeypatch.setattr(cluster, "up", up)
+    tcctl.environ["TENSORCAST_CONTEXT"] = "theirs"
+    assert tcctl("up", "--data-dir", str(home), *options).code == 0
+    assert [one.context for one in asked] == [name]
+
+
+def test_a_number_that_is_none_is_told_in_words(tcctl: Tcctl, home: Path) -> None:
+    run = tcctl("up", "--data-dir", str(home), "--nodes", "abc")
+    assert "Invalid value for '--nodes': it should be a valid integer. Try" in run.err

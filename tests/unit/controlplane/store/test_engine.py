@@ -11,7 +11,7 @@ from tensorcast.controlplane.store.engine import (
     parse_url,
     place,
 )
-from tensorcast.schema.errors import InvalidArgument, OutOfCapacity
+from tensorcast.schema.errors import Corrupt, InvalidArgument, OutOfCapacity
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,18 @@ def test_what_time_can_mend(error):
 def test_what_time_cannot_mend(error):
     assert not is_transient(error)
     assert not is_transient(wrapped(error))
+
+
+async def test_a_table_that_is_gone_is_told_with_what_to_do():
+    class Torn:
+        url = make_engine("postgresql://ada@db/tc", name="t").url
+
+        def connect(self):
+            raise wrapped(asyncpg.UndefinedTableError('relation "events" does not exist'))
+
+    with pytest.raises(Corrupt, match=r'not whole .*"events".* empty database'):
+        async with connecting(Torn()):
+            pass
 
 
 async def test_a_full_disk_is_told_as_such():
