@@ -39,6 +39,8 @@ class Reviewed(msgspec.Struct, frozen=True, kw_only=True):
     overtaken: int
     strange: tuple[int, ...]
     missing: tuple[int, ...]
+    plan_events: int = 0
+    plan_strange: tuple[int, ...] = ()
 
 
 class Faulty(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     hits: int
     evictions: int
     evicted_bytes: int
+    plans: int = 0
+    plans_failed: int = 0
     ready_s: tuple[float, ...]
     faults: tuple[Faulty, ...] = ()
 
@@ -137,10 +141,19 @@ def describe_comparison(found: Compared) -> Sequence[Block]:
             f" {tell_count(told.decided, 'command')} anew:"
             f" {told.carried_out} carried out, {told.overtaken} overtaken; {agrees}."
         ),
+        *_plan_note(told),
         *(Note(_fault(one)) for one in found.instead.faults),
         Heading("Recorded, simulated with the policies that ran, and with the other one"),
         _table(found),
     )
+
+
+def _plan_note(told: Reviewed) -> Sequence[Note]:
+    if not told.plan_events:
+        return ()
+    strange = len(told.plan_strange)
+    agrees = "exactly as in the log" if not strange else f"{strange} otherwise than in the log"
+    return (Note(f"Plans wrote {told.plan_events} events; the runner decides them {agrees}."),)
 
 
 def _fault(one: Faulty) -> str:
@@ -163,6 +176,8 @@ def _table(found: Compared) -> Table:
         ("time to ready, p95", *(_seconds(one, 0.95) for one in columns)),
         ("evictions", *(str(one.evictions) for one in columns)),
         ("bytes evicted", *(format_size(one.evicted_bytes) for one in columns)),
+        ("plans succeeded", *(str(one.plans) for one in columns)),
+        ("plans failed", *(str(one.plans_failed) for one in columns)),
     ]
     return Table(
         titles=("", "recorded", "as it was", "instead"),

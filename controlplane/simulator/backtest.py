@@ -7,6 +7,8 @@ compares their decisions with those that are in the log: with the same policies 
 users, keys, leases, engines, signals, nodes that come and go, damage) happens again at its time;
 what followed from decisions (operations, replicas that they made, evictions, pressure) follows from
 the new ones. A get that had to wait is a need: it waits again only if the artifact is not there.
+Plans run again, by the runner of production; what engines answer to their calls they answer as
+long after each call as they did.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from tensorcast.controlplane.core.catalog import Catalog
 from tensorcast.controlplane.core.decisions import decide_reactions, is_right
 from tensorcast.controlplane.core.view import DEMAND, is_making, is_ready
 from tensorcast.controlplane.simulator.agenda import Action
+from tensorcast.controlplane.simulator.answers import Answers, find_answers
 from tensorcast.controlplane.simulator.machines import Fleet, Machine
 from tensorcast.controlplane.simulator.measures import Measures, Meter, measure
+from tensorcast.controlplane.simulator.plan_review import review_plans
+from tensorcast.controlplane.simulator.plans import PlanRunner, signal_of
 from tensorcast.controlplane.simulator.world import World
 from tensorcast.schema import events as e
 from tensorcast.schema.aggregates.node import NodeStatus
@@ -31,7 +36,8 @@ from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import TensorCastError
-from tensorcast.schema.ids import EventId, NodeId, Seq
+from tensorcast.schema.ids import EventId, NodeId, Seq, is_plan_id
+from tensorcast.schema.signals import Signal
 from tensorcast.schema.work import Materialize, target_tier
 
 PREFIX: Final = "policy:"
@@ -49,7 +55,8 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     """`decided` commands of which `carried_out` are in the log as they were decided; `overtaken`
     were needless by the time of the next event and are rightly not there. `strange` are events
     that policies wrote and that were not decided here, `missing` decisions that should be there
-    (both by position of the event that was answered)."""
+    (both by position of the event that was answered). `plan_events` are those that plans wrote,
+    `plan_strange` those among them that the runner would not have written."""
 
     events: int = 0
     decided: int = 0
@@ -57,16 +64,24 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     overtaken: int = 0
     strange: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
+    plan_events: int = 0
+    plan_strange: tuple[int, ...] = ()
 
     @property
     def is_exact(self) -> bool:
         """Whether the log holds exactly what was decided here."""
-        return not self.strange and not self.missing
+        return not (self.strange or self.missing or self.plan_strange)
 
 
-def review(view: ClusterView, events: Sequence[Recorded], catalog: Catalog) -> Review:
+def review(
+    view: ClusterView,
+    events: Sequence[Recorded],
+    catalog: Catalog,
+    *,
+    earlier: Sequence[Signal] = (),
+) -> Review:
     """Decides every event anew and looks for the decisions in the log; `view` is the view before
-    the first one."""
+    the first one, `earlier` are the signals before it."""
     written = _written_by_policies(events)
     views = [view]
     for recorded in events:
@@ -89,8 +104,14 @@ def review(view: ClusterView, events: Sequence[Recorded], catalog: Catalog) -> R
                     missing.append(recorded.seq)
             strange += [recorded.seq] * len(answered)
         strange += [recorded.seq for left in answers.values() for _ in left]
+    plans = review_plans(views, events, [*earlier, *filter(None, map(signal_of, events))])
     return Review(
-        events=len(events), strange=tuple(strange), missing=tuple(sorted(set(missing))), **counts
+        events=len(events),
+        strange=tuple(strange),
+        missing=tuple(sorted(set(missing))),
+        plan_events=plans.events,
+        plan_strange=plans.strange,
+        **counts,
     )
 
 
@@ -145,9 +166,15 @@ def _is_overtaken(
 
 
 def rerun(
-    view: ClusterView, events: Sequence[Recorded], catalog: Catalog, *, seed: int = 0
+    view: ClusterView,
+    events: Sequence[Recorded],
+    catalog: Catalog,
+    *,
+    seed: int = 0,
+    earlier: Sequence[Signal] = (),
 ) -> Measures:
-    """Plays the events again with other policies; `view` is the view before the first one."""
+    """Plays the events again with other policies; `view` is the view before the first one,
+    `earlier` are the signals before it."""
     if not events:
         return Measures()
     begin = events[0].at
@@ -155,10 +182,13 @@ def rerun(
     meter = Meter(view)
     world.watchers.append(lambda recorded: meter.note(recorded, world.view))
     player = _Player(world, meter, _rates(view, events))
+    PlanRunner(world, signals=earlier)
+    answers = find_answers(events)
+    world.watchers.append(lambda recorded: player.answer(recorded, answers))
     seen = view
     for recorded in events:
         before, seen = seen, project(seen, recorded)
-        if _is_from_outside(before, recorded):
+        if recorded.id not in answers.ids and _is_from_outside(before, recorded):
             delay_s = max(0.0, (recorded.at - begin).total_seconds())
             world.agenda.after(delay_s, player.play(recorded))
     world.agenda.run((events[-1].at - begin).total_seconds() + SETTLE_S)
@@ -207,6 +237,11 @@ class _Player:
 
         return happen
 
+    def answer(self, recorded: Recorded, answers: Answers) -> None:
+        """An engine that was asked answers as it did."""
+        for delay_s, answer in answers.to(recorded):
+            self._world.agenda.after(delay_s, self.play(answer))
+
     def _need(self, event: e.OperationIssued) -> None:
         machine = self._fleet.machines.get(event.node)
         if machine is None or not machine.is_up:
@@ -229,7 +264,7 @@ class _Player:
 
 def _is_from_outside(view: ClusterView, recorded: Recorded) -> bool:
     """Whether something did not follow from a policy's decision. `view` is that before it."""
-    if recorded.actor.startswith((PREFIX, "controlplane:")):
+    if recorded.actor.startswith((PREFIX, "controlplane:")) or is_plan_id(recorded.actor):
         return False
     match recorded.event:
         case e.OperationIssued(policy=policy):
@@ -294,12 +329,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(
-    view: ClusterView, events: Sequence[Recorded], before: Catalog, instead: Catalog
+    view: ClusterView,
+    events: Sequence[Recorded],
+    before: Catalog,
+    instead: Catalog,
+    *,
+    earlier: Sequence[Signal] = (),
 ) -> Comparison:
-    """Reviews the log with `before`, the policies that ran, and reruns it with both."""
+    """Reviews the log with `before`, the policies that ran, and reruns it with both; `earlier` are
+    the signals before it."""
     return Comparison(
-        review=review(view, events, before),
+        review=review(view, events, before, earlier=earlier),
         recorded=measure(view, events),
-        as_it_was=rerun(view, events, before),
-        instead=rerun(view, events, instead),
+        as_it_was=rerun(view, events, before, earlier=earlier),
+        instead=rerun(view, events, instead, earlier=earlier),
     )

@@ -21,6 +21,7 @@ from tensorcast.controlplane.core.view import (
     source_nodes,
     used_bytes,
 )
+from tensorcast.controlplane.simulator.links import Link
 from tensorcast.controlplane.simulator.world import World
 from tensorcast.schema.aggregates.node import Node, NodeStatus
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
@@ -75,6 +76,7 @@ class Machine:
         self._disk_rate = disk_rate
         self._reads = 0
         self._pressed_s = -ROOM_S
+        self._link = Link(world, node)
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -88,17 +90,50 @@ class Machine:
         """The mover dies, and its memory with it; after a while its node is lost."""
         self.is_up = False
         self._world.network.drop(self.node)
-        epoch = self._state.epoch
+        self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        """After a while nobody waits for the node any more."""
+        epoch = self._epoch
 
         def lose() -> None:
-            if not self.is_up and self._state.epoch == epoch:
+            is_silent = not self.is_up or self._link.is_cut
+            if is_silent and self._world.view.nodes[self.node].epoch == epoch:
                 command = LoseNode(node=self.node, epoch=epoch, silent_s=TIMEOUT_S)
                 self._world.try_to(command, actor="timers")
 
         self._world.agenda.after(TIMEOUT_S, lose)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the mover does not reach the log."""
+        return self._link.is_cut
+
+    def cut(self) -> None:
+        """The mover lives on, and does not reach the log any more; after a while its node is lost.
+        Other nodes it reaches."""
+        if not self._link.is_cut:
+            self._link.cut()
+            self._fall_silent()
+
+    def mend(self) -> None:
+        """The mover reaches the log again, and tells what it has done. A node that was lost
+        meanwhile joins again, with all that is in its memory."""
+        self._link.mend()
+        if self.is_up and self._state.status is NodeStatus.LOST:
+            self._join_anew(keeps_memory=True)
+        elif self.is_up:
+            self._take_up()
+
     def restart(self) -> None:
-        """A new life of the mover: what was on its disk is there, what was in memory is not."""
+        """A new life of the mover: what was on its disk is there, what was in memory is not. It
+        begins once the log can be reached."""
+        if self._link.is_cut:
+            self._world.agenda.after(ROOM_S, self.restart)
+        else:
+            self._join_anew(keeps_memory=False)
+
+    def _join_anew(self, *, keeps_memory: bool) -> None:
         state = self._state
         epoch = Epoch(state.epoch + 1)
         self.join(
@@ -113,32 +148,36 @@ class Machine:
                 bandwidth=state.bandwidth,
             )
         )
-        for replica in list(replicas_on(self._world.view, self.node)):
+        for replica in list(replicas_on(self._link.view, self.node)):
             if replica.status not in (ReplicaStatus.READY, ReplicaStatus.FILLING):
                 continue
-            if replica.tier is Tier.DISK and replica.status is ReplicaStatus.READY:
-                self._say(self._complete(replica.artifact, Tier.DISK))
+            is_kept = keeps_memory or replica.tier is Tier.DISK
+            if is_kept and replica.status is ReplicaStatus.READY:
+                self._say(self._complete(replica.artifact, replica.tier))
             else:
                 self._say(LoseReplica(replica=replica.id, epoch=epoch, detail="a crash took it"))
-        for name in sorted(self._world.view.open_by_node.get(self.node, ())):
+        self._take_up()
+
+    def _take_up(self) -> None:
+        for name in sorted(self._link.view.open_by_node.get(self.node, ())):
             self._begin_later(name)
 
     @property
     def _state(self) -> Node:
-        return self._world.view.nodes[self.node]
+        return self._link.view.nodes[self.node]
 
     @property
     def _epoch(self) -> Epoch:
         return self._state.epoch
 
     def _say(self, *commands: Command) -> bool:
-        return bool(self._world.try_to(*commands, actor=f"mover:{self.node}"))
+        return self._link.say(*commands)
 
     # ---- readers -----------------------------------------------------------------------------
 
     def put(self, artifact: ArtifactId) -> bool:
         """A replica appears in memory, if there is room; else room is made first."""
-        if free_bytes(self._world.view, self.node, Tier.DRAM) < self._size(artifact):
+        if free_bytes(self._link.view, self.node, Tier.DRAM) < self._size(artifact):
             self._press(self._size(artifact))
             return False
         done = self._say(self._complete(artifact, Tier.DRAM))
@@ -147,7 +186,7 @@ class Machine:
 
     def read(self, artifact: ArtifactId) -> bool:
         """Somebody on the node wants an artifact: whether it is there. If not, it is brought."""
-        view = self._world.view
+        view = self._link.view
         self.used_at[artifact] = self._world.agenda.now_s
         if is_ready(view, artifact, self.node, Tier.DRAM):
             return True
@@ -158,6 +197,8 @@ class Machine:
         on_disk = is_ready(view, artifact, self.node, Tier.DISK)
         work = Load(artifact=artifact) if on_disk else Materialize(artifact=artifact)
         self._say(IssueOperation(operation=operation, node=self.node, work=work, policy=DEMAND))
+        if self._link.is_cut:  # a demand read never waits for the log
+            self._begin_later(operation)
         return False
 
     # ---- work --------------------------------------------------------------------------------
@@ -165,6 +206,8 @@ class Machine:
     def take(self, recorded: Recorded) -> None:
         """Begins what is issued for its node."""
         event = recorded.event
+        if self._link.is_cut:
+            return
         if isinstance(event, OperationIssued | OperationRetried):
             self._begin_later(event.operation)
 
@@ -176,7 +219,7 @@ class Machine:
         self._world.agenda.after(START_S, lambda: self._begin(name))
 
     def _begin(self, name: OperationId, tries: int = 0) -> None:
-        operation = self._world.view.operations[name]
+        operation = self._link.view.operations[name]
         status = operation.status
         if not self.is_up or status not in (OperationStatus.ISSUED, OperationStatus.RUNNING):
             return
@@ -193,30 +236,30 @@ class Machine:
             return
         match work:
             case Materialize():
-                self._pull(self._world.view.operations[name], work)
+                self._pull(self._link.view.operations[name], work)
             case Load(tier=tier):
                 held = tier is Tier.OBJECT or is_ready(
-                    self._world.view, work.artifact, self.node, Tier.DISK
+                    self._link.view, work.artifact, self.node, Tier.DISK
                 )
                 self._fill_from_disk(name, work.artifact, Tier.DRAM, held=held)
             case Persist(tier=tier):
-                held = is_ready(self._world.view, work.artifact, self.node, Tier.DRAM)
+                held = is_ready(self._link.view, work.artifact, self.node, Tier.DRAM)
                 self._fill_from_disk(name, work.artifact, tier, held=held)
             case Evict():
-                self._evict(operation, work)
+                self._evict(self._link.view.operations[name], work)
             case Verify():
                 self._world.agenda.after(
                     self._size(work.artifact) / self._disk_rate, lambda: self._succeed(name, 0)
                 )
 
     def _has_room(self, artifact: ArtifactId, tier: Tier) -> bool:
-        view = self._world.view
+        view = self._link.view
         if live_replica(view, artifact, self.node, tier) is not None or tier is Tier.OBJECT:
             return True
         return free_bytes(view, self.node, tier) >= self._size(artifact)
 
     def _pull(self, operation: Operation, work: Materialize) -> None:
-        view, artifact = self._world.view, work.artifact
+        view, artifact = self._link.view, work.artifact
         if is_ready(view, artifact, self.node, work.tier):
             self._succeed(operation.id, 0)
             return
@@ -238,14 +281,14 @@ class Machine:
         self._world.network.pull(self.node, sources[:2], size, end)
 
     def _serves(self, node: NodeId, artifact: ArtifactId) -> bool:
-        found = self._world.view.nodes.get(node)
+        found = self._link.view.nodes.get(node)
         return (
             node != self.node
             and found is not None
             and found.status is NodeStatus.UP
             and (
-                live_replica(self._world.view, artifact, node, Tier.DRAM) is not None
-                or is_ready(self._world.view, artifact, node, Tier.DISK)
+                live_replica(self._link.view, artifact, node, Tier.DRAM) is not None
+                or is_ready(self._link.view, artifact, node, Tier.DISK)
             )
         )
 
@@ -253,7 +296,7 @@ class Machine:
         self, name: OperationId, artifact: ArtifactId, tier: Tier, *, held: bool
     ) -> None:
         if not held:
-            self._fail(self._world.view.operations[name], FaultKind.NOT_FOUND)
+            self._fail(self._link.view.operations[name], FaultKind.NOT_FOUND)
             return
         self._start_replica(artifact, tier)
         size, epoch = self._size(artifact), self._epoch
@@ -265,7 +308,7 @@ class Machine:
         self._world.agenda.after(size / self._disk_rate, end)
 
     def _start_replica(self, artifact: ArtifactId, tier: Tier) -> None:
-        if live_replica(self._world.view, artifact, self.node, tier) is None:
+        if live_replica(self._link.view, artifact, self.node, tier) is None:
             whole = self._complete(artifact, tier)
             self._say(
                 StartReplica(
@@ -281,7 +324,7 @@ class Machine:
     def _end_fill(
         self, name: OperationId, artifact: ArtifactId, tier: Tier, size: int, is_whole: bool
     ) -> None:
-        operation = self._world.view.operations[name]
+        operation = self._link.view.operations[name]
         if operation.status is not OperationStatus.RUNNING:
             replica = replica_id(artifact, self.node, tier)
             self._say(DropReplica(replica=replica, epoch=self._epoch))
@@ -294,13 +337,16 @@ class Machine:
         self._watch_level()
 
     def _evict(self, operation: Operation, work: Evict) -> None:
-        view, replica = self._world.view, replica_id(work.artifact, self.node, work.tier)
+        view, replica = self._link.view, replica_id(work.artifact, self.node, work.tier)
         found = live_replica(view, work.artifact, self.node, work.tier)
         claimed = is_leased(view, work.artifact, self.node) or (
             sealed(view, work.artifact) is not None
             and found is not None
             and (is_pinned(view, work.artifact) or not has_survivor(view, found))
         )
+        if self._link.is_cut:  # it waits for the log: a node that was given up destroys nothing
+            self._world.agenda.after(ROOM_S, lambda: self._evict_later(operation, work))
+            return
         if found is None or claimed:
             self._fail(operation, FaultKind.DENIED)
             return
@@ -310,6 +356,15 @@ class Machine:
             DropReplica(replica=replica, epoch=epoch),
             self._success(operation.id, 0),
         )
+
+    def _evict_later(self, operation: Operation, work: Evict) -> None:
+        now = self._link.view.operations[operation.id]
+        if (
+            self.is_up
+            and now.status is OperationStatus.RUNNING
+            and now.version == operation.version
+        ):
+            self._evict(operation, work)
 
     def _success(self, name: OperationId, moved: int) -> SucceedOperation:
         return SucceedOperation(operation=name, epoch=self._epoch, bytes_moved=moved)
@@ -328,17 +383,17 @@ class Machine:
             node=self.node,
             tier=tier,
             epoch=self._epoch,
-            chunks_total=self._world.view.artifacts[artifact].manifest.chunks_total,
+            chunks_total=self._link.view.artifacts[artifact].manifest.chunks_total,
         )
 
     def _size(self, artifact: ArtifactId) -> int:
-        return size_bytes(self._world.view, artifact)
+        return size_bytes(self._link.view, artifact)
 
     # ---- memory ------------------------------------------------------------------------------
 
     def _watch_level(self) -> None:
         capacity = self._state.tiers.get(Tier.DRAM, 0)
-        used = used_bytes(self._world.view, self.node, Tier.DRAM)
+        used = used_bytes(self._link.view, self.node, Tier.DRAM)
         if capacity and used > HIGH * capacity:
             self._press(int(used - LOW * capacity))
 
@@ -361,7 +416,7 @@ class Machine:
     def _coldest(self, tier: Tier) -> Iterable[ReplicaId]:
         ready = [
             one
-            for one in replicas_on(self._world.view, self.node)
+            for one in replicas_on(self._link.view, self.node)
             if one.tier is tier and one.status is ReplicaStatus.READY
         ]
         ready.sort(key=lambda one: (self.used_at.get(one.artifact, 0.0), one.id))

@@ -22,11 +22,13 @@ from tensorcast.controlplane.services.policy_files import load_catalog, load_fil
 from tensorcast.controlplane.settings import TOPOLOGY
 from tensorcast.controlplane.simulator.backtest import Comparison, compare
 from tensorcast.controlplane.simulator.log_file import read_events
+from tensorcast.controlplane.simulator.plans import signal_of
 from tensorcast.controlplane.simulator.watchdog import Watchdog
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError, Timeout, to_body
 from tensorcast.schema.guesses import suggest
+from tensorcast.schema.signals import Signal
 
 DECISION_S_MAX: Final = 10.0
 TIMES_FROM: Final = 1e9
@@ -84,16 +86,18 @@ def backtest(
     instead = choose(before, policy, parameters, dog)
     starts, ends = parse_place(first), parse_place(last)
     view, events = ClusterView(), []
+    earlier: list[Signal] = []
     for recorded in read_events(log):
         if ends is not None and place_like(recorded, ends) > ends:
             break
         if starts is not None and place_like(recorded, starts) < starts:
             view = project(view, recorded)
+            earlier += filter(None, (signal_of(recorded),))
         else:
             events.append(recorded)
     if not events:
         raise InvalidArgument("There are no events in that time.", hint="Look at --from and --to.")
-    return compare(view, events, before, instead)
+    return compare(view, events, before, instead, earlier=earlier)
 
 
 def choose(

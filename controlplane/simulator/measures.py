@@ -23,6 +23,7 @@ from tensorcast.schema.events import (
     ReplicasRequested,
 )
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier
+from tensorcast.schema.plan_events import PlanFailed, PlanSucceeded
 
 USER: Final = "user:"
 Wanted = tuple[ArtifactId, NodeId, Tier]
@@ -32,8 +33,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """`needs` are the moments at which the log knows that somebody on a node wanted an artifact: a
     get that had to bring it, a lease there, an engine that began to serve it; `hits` are those
     at which it was in the node's memory. `ready_s` are the seconds from each request for a replica
-    (or get) to the replica, in order; `faults` what was wrong with the answers of policies, the
-    first of each."""
+    (or get) to the replica, in order; `plans` succeeded, `plans_failed` did not; `faults` tell
+    what was wrong with the answers of policies, the first of each."""
 
     events: int = 0
     operations: int = 0
@@ -43,6 +44,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     hits: int = 0
     evictions: int = 0
     evicted_bytes: int = 0
+    plans: int = 0
+    plans_failed: int = 0
     ready_s: tuple[float, ...] = ()
     faults: tuple[PolicyFault, ...] = ()
 
@@ -88,6 +91,10 @@ class Meter:
                 self._counts["bytes_moved"] += moved
             case OperationFailed():
                 self._counts["failures"] += 1
+            case PlanSucceeded():
+                self._counts["plans"] += 1
+            case PlanFailed():
+                self._counts["plans_failed"] += 1
             case ReplicasRequested() as event:
                 for node in event.nodes:
                     if not is_ready(before, event.artifact, node, event.tier):

@@ -31,8 +31,9 @@ CHUNKS: Final = 4
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """`artifacts` are there at the beginning, a third of a node's memory full of them; then, for
     `hour_s` seconds, come so many `gets`, `puts` and `requests` (each for `fan_out` nodes) a
-    second, and so many `crashes` an hour. A get is of one of the few popular artifacts more often
-    than of the others (Zipf, exponent 1)."""
+    second, so many `crashes` an hour, and so many `cuts` of nodes from the log, each for `cut_s` on
+    average. A get is of one of the few popular artifacts more often than of the others (Zipf,
+    exponent 1)."""
 
     nodes: int = 100
     artifacts: int = 10_000
@@ -43,6 +44,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     fan_out: int = 8
     crashes: float = 10.0
     away_s: float = 30.0
+    cuts: float = 0.0
+    cut_s: float = 20.0
     bandwidth: int = 10 * 10**9
 
 
@@ -88,9 +91,11 @@ class Scenario:
             (self.load.puts, self._put),
             (self.load.requests, self._request),
             (self.load.crashes / 3600.0, self._crash),
+            (self.load.cuts / 3600.0, self._cut),
         ):
             self._repeat(rate, action, end_s)
-        self.world.agenda.run(end_s + self.load.away_s + 60.0)
+        cut_s = 2 * self.load.cut_s if self.load.cuts else 0.0
+        self.world.agenda.run(end_s + self.load.away_s + cut_s + 60.0)
         return meter.result()
 
     def _repeat(self, rate: float, action: Action, end_s: float) -> None:
@@ -118,7 +123,7 @@ class Scenario:
 
     def _put(self) -> None:
         machine = self._machine()
-        if machine is not None:
+        if machine is not None and not machine.is_cut:
             self._seal(machine.node)
 
     def _request(self) -> None:
@@ -132,6 +137,13 @@ class Scenario:
         if machine is not None:
             machine.crash()
             self.world.agenda.after(self.load.away_s, machine.restart)
+
+    def _cut(self) -> None:
+        machine = self._machine()
+        if machine is not None and not machine.is_cut:
+            machine.cut()
+            lasts_s = self.world.random.uniform(0.0, 2.0) * self.load.cut_s
+            self.world.agenda.after(lasts_s, machine.mend)
 
     def _machine(self) -> Machine | None:
         machine = self.fleet.machines[self.world.random.choice(self.nodes)]

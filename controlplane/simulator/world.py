@@ -89,16 +89,22 @@ class World:
     def try_to(
         self, *commands: Command, actor: str, cause: EventId | None = None
     ) -> tuple[Recorded, ...]:
-        """Decides commands and appends their events as one; nothing when one is refused."""
-        view, events = self.view, []
+        """As `do`; nothing when one is refused."""
         try:
-            for command in commands:
-                for event in decide(view, command)[0]:
-                    recorded = self._record(view, event, actor, cause)
-                    view = project(view, recorded)
-                    events.append(event)
+            return self.do(*commands, actor=actor, cause=cause)
         except TensorCastError:
             return ()
+
+    def do(
+        self, *commands: Command, actor: str, cause: EventId | None = None
+    ) -> tuple[Recorded, ...]:
+        """Decides commands and appends their events as one. Raises what `decide` raises; then
+        nothing is appended."""
+        view, events = self.view, []
+        for command in commands:
+            for event in decide(view, command)[0]:
+                view = project(view, self.record(view, event, actor, cause))
+                events.append(event)
         return tuple(self.append(event, actor=actor, cause=cause) for event in events)
 
     def append(
@@ -111,7 +117,7 @@ class World:
     ) -> Recorded:
         """Appends an event as it is; the invariants are checked. Raises AssertionError."""
         before = self.view
-        recorded = self._record(before, event, actor, cause, id)
+        recorded = self.record(before, event, actor, cause, id)
         started_s = self._timer()
         self.view = project(before, recorded)
         self.costs.fold_s += self._timer() - started_s
@@ -128,14 +134,15 @@ class World:
             watcher(recorded)
         return recorded
 
-    def _record(
+    def record(
         self,
         view: ClusterView,
         event: Event,
         actor: str,
-        cause: EventId | None,
+        cause: EventId | None = None,
         id: EventId | None = None,
     ) -> Recorded:
+        """An event with its envelope, as it would follow a view now."""
         seq = Seq(view.at + 1)
         return Recorded(
             seq=seq,

@@ -15,6 +15,7 @@ from tensorcast.controlplane.simulator.backtest import review
 from tensorcast.controlplane.simulator.log_file import read_events
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Corrupt, TensorCastError
+from tensorcast.schema.ids import is_plan_id
 
 
 @pytest.fixture
@@ -35,6 +36,13 @@ def live(client: tc.Client, other: tc.Client) -> None:
     client.replicate("m@3", to="all").wait(timeout=60)
     client.put({"v": torch.ones(1 << 18)}, key="x")
     assert other.get("x", timeout=60)["v"].sum() == 1 << 18
+    plan = tc.Plan("hand on", deadline=60)
+    pulled = plan.operation("pull", artifact="x", node="n2")
+    rest = plan.wait_time("rest", 0.2, after=[pulled])
+    plan.emit("say", "went", {"to": pulled["node"]}, after=[rest])
+    heard = plan.wait_signal("heard", "went")
+    plan.move_key("name", "live", pulled["artifact"], after=[heard])
+    client.apply(plan).wait(60)
     client.api.disable_policy("keep-last")
     client.api.drain("n2")
     client.api.uncordon("n2")
@@ -50,11 +58,14 @@ def test_the_recorded_run_with_its_own_policies(stack, tmp_path):
     assert found.is_exact, (found, [one for one in events if one.seq in found.strange])
     written = {one.actor for one in events if one.actor.startswith("policy:")}
     assert {"policy:replicate", "policy:keep-last", "policy:evict"} <= written
+    assert found.plan_events == sum(is_plan_id(one.actor) for one in events) > 8
     session = Session(World(), Options())
     request = Request(policy="spread", parameters={"readers": 1}, first=None, last=None)
     compared = run(session, request, path)
     assert compared.review.carried_out == found.carried_out
     assert compared.recorded.needs == 1
+    plans = (compared.recorded.plans, compared.as_it_was.plans, compared.instead.plans)
+    assert plans == (1, 1, 1)
     assert compared.instead.operations > compared.as_it_was.operations
 
 

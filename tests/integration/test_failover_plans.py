@@ -1,5 +1,6 @@
-"""kill -9 of the control plane after every single event that it writes for a plan of 20 steps over
-4 nodes: the plan ends as it does undisturbed, and no operation runs twice. Minutes:
+"""kill -9 of the control plane after every single append (one event, or several that are appended
+as one) that it makes for a plan of 20 steps over 4 nodes, before it learns of it: the plan ends as
+it does undisturbed, and no operation runs twice. Minutes:
 `scripts/test failover tests/integration/test_failover_plans.py`."""
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplanes import ControlPlane, open_hand
+from controlplanes import CLUSTER, ControlPlane, open_hand
+from proxies import AppendGate
 from samples import artifact_id, manifest
 from tensorcast.log.port import read_records
 from tensorcast.schema.aggregates.plan import OPEN, PlanStatus
@@ -26,6 +28,7 @@ from tensorcast.schema.errors import Conflict
 from tensorcast.schema.events import OperationIssued, OperationSucceeded, SignalEmitted
 from tensorcast.schema.ids import Epoch, NodeId, Seq, Tier, replica_id
 from tensorcast.schema.plan_commands import SubmitPlan
+from tensorcast.schema.subjects import log_name
 from tensorcast.schema.work import Evict, target_tier
 
 pytestmark = [pytest.mark.failover, pytest.mark.timeout(900)]
@@ -85,21 +88,21 @@ async def test_kill_9_after_every_event_of_a_plan(hand, nats_server, tmp_path):
         artifact = artifact_id(name)
         seal = SealArtifact(artifact=artifact, kind="weights", manifest=manifest(4))
         await hand.write(seal, complete(artifact, NodeId("n1"), Tier.DRAM))
-    plane = ControlPlane(tmp_path, nats_server.url, "")
     movers = asyncio.create_task(obey(hand))
-    kills = 0
+    address = nats_server.url.rpartition("@")[2].removeprefix("nats://")
+    gate = AppendGate(address, log_name(CLUSTER), lambda: plane.process.kill())
+    plane = ControlPlane(tmp_path, nats_server.url.replace(address, gate.address), "")
+    lives = 0
     try:
-        await plane.start("scheduler")
         await hand.write(SubmitPlan(plan=pure.PLAN, spec=pure.SPEC))
-        seen = hand.view.plans[pure.PLAN].version
         while hand.view.plans[pure.PLAN].status in OPEN:
-            view = await hand.until(lambda v, s=seen: v.plans[pure.PLAN].version > s, 120)
-            seen = view.plans[pure.PLAN].version
-            plane.kill()
-            kills += 1
+            lives += 1
             plane.launch("scheduler")
+            await asyncio.to_thread(plane.process.wait, 120)  # it dies of its first append
+            await hand.follower.wait_for(Seq(gate.seqs[-1]), 30)
     finally:
         movers.cancel()
+        gate.close()
         plane.end()
     plan = hand.view.plans[pure.PLAN]
     assert plan.status is PlanStatus.SUCCEEDED
@@ -112,7 +115,23 @@ async def test_kill_9_after_every_event_of_a_plan(hand, nats_server, tmp_path):
     assert sorted(succeeded) == sorted(issued)
     assert sorted(said) == ["end", "fine", "fine", "fine", "go", "saved"]
     assert hand.view.skipped == 0
-    print(f"{kills} kills")
+    writers = await read_writers(hand)
+    assert sorted(set(gate.seqs)) == gate.seqs, "each life has appended once"
+    for seq, actor in writers.items():
+        if actor == pure.PLAN:
+            end = min(one for one in gate.seqs if one >= seq)
+            assert {writers[one] for one in range(seq, end + 1)} == {pure.PLAN}
+    print(f"killed after each of {len(gate.seqs)} appends, in {lives} lives")
+
+
+async def read_writers(hand) -> dict[int, str]:
+    """Who wrote each event."""
+    last, found = await hand.log.last_seq(), {}
+    async for batch in read_records(hand.log, after=Seq(0)):
+        found |= {one.seq: one.actor for one in batch}
+        if batch[-1].seq >= last:
+            return found
+    raise Conflict("The log ended too early.")
 
 
 async def read_effects(hand):
