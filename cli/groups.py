@@ -46,6 +46,11 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "policy": Entry("policy", "Policies: what decides by itself, from every event.", is_noun=True),
     "plan": Entry("plan", "Plans: programs of operations, run step by step.", is_noun=True),
+    "rollout": Entry(
+        "rollout",
+        "Roll-outs: new weights to the engines that serve them.",
+        is_noun=True,
+    ),
     "bench": Entry("bench", "Measure this cluster, beside bare loops of this machine."),
     "audit": Entry("audit", "The log of everything that happened.", is_noun=True),
     "replay": Entry("replay", "Show the state as it was at an earlier moment."),

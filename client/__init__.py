@@ -43,7 +43,8 @@ if TYPE_CHECKING:
         Timeout,
         Unavailable,
     )
-    from tensorcast.schema.plans import Retry
+    from tensorcast.schema.plans import Check, Retry
+    from tensorcast.schema.rollouts import AllAtOnce, Canary, Health, Rolling, RolloutLimits
     from tensorcast.schema.views import View
 
 _ERRORS = (
@@ -59,6 +60,7 @@ _ERRORS = (
     "Timeout",
     "Unavailable",
 )
+_ROLLOUTS = ("AllAtOnce", "Canary", "Health", "Rolling", "RolloutLimits")
 _HOMES = {
     "ControlPlane": "tensorcast.client.api",
     "Context": "tensorcast.client.context",
@@ -87,12 +89,15 @@ _HOMES = {
     "read_plan": "tensorcast.client.plan_files",
     "AsyncPlanRun": "tensorcast.client.plan_handles",
     "PlanRun": "tensorcast.client.plan_sync",
+    "Check": "tensorcast.schema.plans",
     "Retry": "tensorcast.schema.plans",
+    **dict.fromkeys(_ROLLOUTS, "tensorcast.schema.rollouts"),
     "View": "tensorcast.schema.views",
     **dict.fromkeys(_ERRORS, "tensorcast.schema.errors"),
 }
 
 __all__ = [
+    "AllAtOnce",
     "Artifact",
     "AsyncArtifact",
     "AsyncClient",
@@ -101,12 +106,15 @@ __all__ = [
     "AsyncReplication",
     "BlockKey",
     "BlockPut",
+    "Canary",
     "Cancelled",
+    "Check",
     "Client",
     "Conflict",
     "Context",
     "ControlPlane",
     "Corrupt",
+    "Health",
     "InvalidArgument",
     "NodeContext",
     "NotFound",
@@ -119,6 +127,8 @@ __all__ = [
     "Rejected",
     "Replication",
     "Retry",
+    "Rolling",
+    "RolloutLimits",
     "TensorCastError",
     "Timeout",
     "Unavailable",

@@ -219,10 +219,10 @@ class ControlPlane(
             await asyncio.sleep(ABSENT_S)
             return await self._refusals.answer(request(), subject)
 
-    async def execute(self, command: Command, *, force: bool = False) -> Executed:
-        """Has a command decided and its events appended. Later reads of this client include
-        them."""
-        request = Execute(command=command, actor=self.actor, force=force)
+    async def execute(self, command: Command, *further: Command, force: bool = False) -> Executed:
+        """Has commands decided and their events appended, all of them or none. Later reads of this
+        client include them."""
+        request = Execute(command=command, actor=self.actor, force=force, further=further)
         done = await self.ask_once("execute", request, Executed, timeout=self._timeout_s)
         self.position.advance(done.seq)
         return done

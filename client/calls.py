@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tensorcast.client.signals import AsyncSignal, AsyncSignals
+from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import parse_engine
 
@@ -45,6 +46,26 @@ class AsyncCall:
     def arguments(self) -> dict[str, object]:
         found = self._signal.data.get("arguments")
         return found if isinstance(found, dict) else {}
+
+    async def is_wanted(self) -> bool:
+        """Whether the step that asks still waits for this answer. What was asked for long ago (the
+        program was away, or died with the call) may not be wanted any more: then it must not be
+        done. Raises Unavailable, Timeout."""
+        plan, _, rest = self.id.partition("/")
+        path, _, attempt = rest.rpartition("#")
+        self._api.position.advance(self._signal.seq)
+        try:
+            found = await self._api.plan(plan)
+        except (NotFound, InvalidArgument):
+            return False
+        return any(
+            step.id == path and step.status == "running" and str(step.attempt) == attempt
+            for step in found.steps
+        )
+
+    async def drop(self) -> None:
+        """Nobody wants an answer: it is not given again."""
+        await self._signal.ack()
 
     async def answer(self, outputs: Mapping[str, object] | None = None) -> None:
         """It is done, and gives this. Raises InvalidArgument for what JSON cannot hold."""

@@ -68,20 +68,26 @@ class AsyncEngineCalls:
         *,
         kind: str = "weights",
         labels: Mapping[str, str] | None = None,
+        point: bool = True,
     ) -> str:
         """Puts the next version of the weights `name` and returns it: the key `name@3`, after
-        `name@2`. Then the key `name` points to it too.
+        `name@2`. Then the key `name` points to it too; without `point` it does not, until a
+        `roll_out` has brought the version to the engines.
 
         Versions count from 1, and none that exists is given away. Both keys are set by
         compare-and-set: when somebody else publishes at the same time, one of the two gets Conflict
         (what it has put stays under its own version, if it got one). Raises as `put`.
         """
-        return await _publish(self, name, contents, kind, labels)
+        version, artifact, before = await _publish(self, name, contents, kind, labels)
+        if point and artifact != before:
+            await _point(self, name, artifact, before)
+        return version
 
 
 async def _publish(
     client: _Client, name: str, contents: Contents, kind: str, labels: Mapping[str, str] | None
-) -> str:
+) -> tuple[str, ArtifactId, ArtifactId | None]:
+    """The version, its artifact, and what the name points to."""
     if not isinstance(name, str) or SEPARATOR in name:
         raise InvalidArgument(
             f"{name!r} cannot be published.", hint=f"Give a name without {SEPARATOR!r}."
@@ -90,10 +96,7 @@ async def _publish(
     before = await _find(client, name)
     version = await _next_version(client, name, before)
     artifact = await client.put(contents, key=version, kind=kind, labels=labels, wait=True)
-    expect = before.artifact if before is not None else None
-    if artifact.id != expect:
-        await _point(client, name, artifact.id, expect)
-    return version
+    return version, artifact.id, before.artifact if before is not None else None
 
 
 async def _point(
@@ -110,9 +113,9 @@ async def _point(
 
 
 async def _next_version(client: _Client, name: str, before: KeyInfo | None) -> str:
-    """The first version that no key has: beyond the moves of the key, which count alike unless
-    somebody else moves it."""
-    first = (before.version if before is not None else 0) + 1
+    """The first version that no key has: beyond the newest one, and beyond the moves of the key,
+    which count alike unless somebody else moves it."""
+    first = max(before.version, before.newest) + 1 if before is not None else 1
     for number in range(first, first + VERSIONS_SKIPPED_MAX):
         version = f"{name}{SEPARATOR}{number}"
         if await _find(client, version) is None:

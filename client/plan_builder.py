@@ -26,6 +26,7 @@ from tensorcast.client.plan_steps import (
     mapping,
     write_plan_of,
 )
+from tensorcast.client.plan_watching import WatchingSteps
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.guesses import suggest
 from tensorcast.schema.plan_checks import check_plan
@@ -112,7 +113,7 @@ class Planned:
 _P = TypeVar("_P", bound=Planned)
 
 
-class Steps:
+class Steps(WatchingSteps):
     """Steps that run together. Each method adds one of them and returns it."""
 
     def __init__(self) -> None:

@@ -76,6 +76,8 @@ class Call(Facade[AsyncCall]):
     def arguments(self) -> dict[str, object]:
         return self._inner.arguments
 
+    is_wanted = waited(AsyncCall.is_wanted)
+    drop = waited(AsyncCall.drop)
     answer = waited(AsyncCall.answer)
     fail = waited(AsyncCall.fail)
 

@@ -41,6 +41,7 @@ from tensorcast.client.plan_calls import AsyncPlanCalls
 from tensorcast.client.position import Position
 from tensorcast.client.publishing import Progress, make_arena, publish
 from tensorcast.client.replication import replicate, verify, wait_for_artifact
+from tensorcast.client.rollouts import AsyncRolloutCalls
 from tensorcast.client.signal_calls import AsyncSignalCalls
 from tensorcast.client.socket import MoverSockets
 from tensorcast.client.tickets import Tickets
@@ -80,6 +81,7 @@ class AsyncClient(
     AsyncPastCalls,
     AsyncSignalCalls,
     AsyncPlanCalls,
+    AsyncRolloutCalls,
 ):
     """One application's access to a cluster: bytes through the mover of this machine, everything
     else through the control plane. Connects when it must; for one event loop."""

@@ -26,6 +26,7 @@ from tensorcast.client.past_verbs import When
 from tensorcast.client.plan_sync import PlanCalls
 from tensorcast.client.portal import Portal, documented_as
 from tensorcast.client.queries import Queries
+from tensorcast.client.rollouts_sync import RolloutCalls
 from tensorcast.client.session import GET_S, AsyncClient, connect_async
 from tensorcast.client.signals_sync import SignalCalls
 from tensorcast.schema.api import OperationInfo, ReplicasProgress
@@ -236,7 +237,7 @@ class Lease(Facade[AsyncLease]):
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Client(Facade[AsyncClient], BlockCalls, SignalCalls, PlanCalls):
+class Client(Facade[AsyncClient], BlockCalls, SignalCalls, PlanCalls, RolloutCalls):
     """One application's access to a cluster: see `AsyncClient`, whose surface it has. `api` asks
     the control plane. For any number of threads, and for children that are forked."""
 

@@ -75,7 +75,7 @@ class Updater:
         failed, Rejected when the weights of now could not be put back; then nothing is staged."""
         self.staged = None
         brought: list[Weights] = []
-        error = _failure_of(lambda: brought.append(self._brought(bring)))
+        error = failure_of(lambda: brought.append(self._brought(bring)))
         problem = self._model.agree(explain(error))
         if problem:
             raise error or Unavailable(f"On another rank of this engine: {problem}")
@@ -116,11 +116,11 @@ class Updater:
 
     def _try(self, step: Callable[[], None], old: Weights) -> None:
         """A step that all ranks must do; else all go back to the old weights."""
-        error = _failure_of(step)
+        error = failure_of(step)
         problem = self._model.agree(explain(error))
         if not problem:
             return
-        undone = self._model.agree(explain(_failure_of(lambda: self._model.apply(old))))
+        undone = self._model.agree(explain(failure_of(lambda: self._model.apply(old))))
         if undone:
             self._model.abandon(f"The weights {old.version} could not be put back: {undone}")
         raise error or Unavailable(f"On another rank of this engine: {problem}")
@@ -151,7 +151,7 @@ def _words(shape: tuple[str, tuple[int, ...]]) -> str:
     return f"{shape[0]} {list(shape[1])}"
 
 
-def _failure_of(step: Callable[[], None]) -> Exception | None:
+def failure_of(step: Callable[[], None]) -> Exception | None:
     """What a step raised. An engine's own code may raise anything, and the other ranks must hear of
     it instead of waiting."""
     try:

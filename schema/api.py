@@ -7,9 +7,10 @@ answers are those of the public JSON output and stay.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.api_plans import PlanInfo
@@ -29,6 +30,8 @@ from tensorcast.schema.ids import (
 )
 
 LIST_MAX = 1000
+FURTHER_MAX = 500
+"""Most commands that are carried out together, but for the first."""
 WAIT_S_MAX = 20.0
 """A waiting request is answered after at most so long; the caller asks again."""
 
@@ -41,11 +44,13 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execute(_Message, frozen=True, kw_only=True):
-    """Verb `execute`: decide a command and append its events. Answer: `Executed`."""
+    """Verb `execute`: decide a command, and `further` ones, and append their events: all of them or
+    none. Answer: `Executed`."""
 
     command: Command
     actor: str
     force: bool = False
+    further: Annotated[tuple[Command, ...], Meta(max_length=FURTHER_MAX)] = ()
 
 
 class Show(_Message, frozen=True, kw_only=True):
@@ -219,10 +224,13 @@ class KeyMove(_Message, frozen=True, kw_only=True):
 
 
 class KeyInfo(_Message, frozen=True, kw_only=True):
+    """`version` counts its moves; `newest` is the highest N of the keys `key@N` that are set."""
+
     key: Key
     artifact: ArtifactId | None
     version: int
     history: tuple[KeyMove, ...] = ()
+    newest: int = 0
 
 
 class OperationInfo(_Message, frozen=True, kw_only=True):

@@ -149,6 +149,13 @@ def family_of(key: Key) -> str:
     return name if mark else key
 
 
+def number_of(key: Key) -> int:
+    """The N of a version `name@N`; 0 for any other key."""
+    _, mark, number = key.rpartition("@")
+    is_number = mark and number.isascii() and number.isdecimal() and len(number) < 16
+    return int(number) if is_number else 0
+
+
 def parse_key(text: str) -> Key:
     """A key: any printable text without surrounding space that does not look like a full artifact
     id. Raises InvalidArgument."""

@@ -47,10 +47,12 @@ from tensorcast.schema.plans import (
     EmitStep,
     Holder,
     MapStep,
+    MoveKeysStep,
     OnFailure,
     OperationStep,
     PlanSpec,
     ReplicateStep,
+    SoakStep,
     Step,
     SubPlanStep,
     WaitSignal,
@@ -256,6 +258,12 @@ def _check_kind(step: Step, where: str, beside: frozenset[str]) -> Iterator[str]
             yield from _said(lambda: parse_pattern(topic), where)
         case EmitStep(topic=topic) if "${" not in topic:
             yield from _said(lambda: parse_topic(topic), where)
+        case SoakStep():
+            yield from _check_soak(step, where, beside)
+        case MoveKeysStep():
+            keys = [move.key for move in step.moves]
+            if len(set(keys)) < len(keys):
+                yield f"{where} moves a key twice."
         case WaitTime() if (step.for_s is None) == (step.until is None):
             yield f"{where} needs one of `for_s` and `until`."
         case CancelStep() if bool(step.step) == bool(step.operation):
@@ -274,6 +282,17 @@ def _check_kind(step: Step, where: str, beside: frozenset[str]) -> Iterator[str]
             yield f"{where} needs steps in `then` or in `otherwise`."
         case _:
             return
+
+
+def _check_soak(step: SoakStep, where: str, beside: frozenset[str]) -> Iterator[str]:
+    if step.since and step.since not in beside - {step.id}:
+        yield f"{where} counts signals since {step.since!r}, which is no other step beside it."
+    if step.topic and "${" not in step.topic:
+        yield from _said(lambda: parse_pattern(step.topic), where)
+    if not step.topic and (step.where or step.checks or step.count):
+        yield f"{where} looks at signals, but names no `topic`."
+    if step.count and not step.checks:
+        yield f"{where} waits for signals of which none may come; give `checks`, or no `count`."
 
 
 def _sources_of_items(step: MapStep) -> int:

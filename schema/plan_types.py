@@ -14,11 +14,14 @@ from tensorcast.schema.plans import (
     CancelStep,
     ConditionStep,
     EmitStep,
+    FindEngines,
     MapStep,
+    MoveKeysStep,
     MoveKeyStep,
     OperationStep,
     Question,
     ReplicateStep,
+    SoakStep,
     Step,
     SubPlanStep,
     WaitEngines,
@@ -66,6 +69,11 @@ def takes(step: Step) -> tuple[Field, ...]:
                 Field("artifact", step.artifact, T.ARTIFACT),
                 Field("expect", step.expect, T.ARTIFACT),
             )
+        case MoveKeysStep():
+            return (Field("moves", msgspec.to_builtins(step.moves), T.LIST),)
+        case FindEngines():
+            unless = (Field("unless", step.unless, T.ARTIFACT),) if step.unless else ()
+            return (Field("weights", step.weights, T.TEXT), *unless)
         case CancelStep():
             return (Field("operation", step.operation, T.OPERATION),) if step.operation else ()
         case Barrier():
@@ -81,7 +89,7 @@ def takes(step: Step) -> tuple[Field, ...]:
 
 
 def _of_wait(
-    step: WaitSignal | WaitKey | WaitReplicas | WaitEngines | WaitTime,
+    step: WaitSignal | WaitKey | WaitReplicas | WaitEngines | WaitTime | SoakStep,
 ) -> tuple[Field, ...]:
     match step:
         case WaitSignal():
@@ -107,6 +115,16 @@ def _of_wait(
             )
         case WaitTime():
             return (Field("for_s", step.for_s, T.NUMBER),) if step.for_s is not None else ()
+        case SoakStep():
+            served = (Field("artifact", step.artifact, T.ARTIFACT),) if step.artifact else ()
+            return (
+                Field("for_s", step.for_s, T.NUMBER),
+                Field("engines", step.engines, T.ENGINES),
+                *served,
+                Field("topic", step.topic, T.TEXT),
+                Field("where", step.where, T.MAPPING),
+                Field("checks", msgspec.to_builtins(step.checks), T.LIST),
+            )
         case _:
             assert_never(step)
 
@@ -182,6 +200,12 @@ def gives(step: Step) -> Mapping[str, ValueType]:
             return step.returns
         case MoveKeyStep():
             return {"key": T.KEY, "artifact": T.ARTIFACT, "previous": T.ANY}
+        case MoveKeysStep():
+            return {"moves": T.LIST}
+        case FindEngines():
+            return {"engines": T.ENGINES, "nodes": T.NODES}
+        case SoakStep():
+            return {"signals": T.INTEGER}
         case ConditionStep():
             return {"met": T.BOOLEAN}
         case MapStep():
@@ -212,9 +236,14 @@ def own_references(step: Step) -> Iterator[Reference]:
         if name in _BODIES and not (name == "steps" and isinstance(step, Barrier)):
             continue
         value: object = getattr(step, name)
-        yield from references_in(
-            msgspec.structs.asdict(value) if isinstance(value, Question) else value
-        )
+        yield from references_in(_plain(value))
+
+
+def _plain(value: object) -> object:
+    """The value with what is written as mappings as such."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
 
 
 def free_references(step: Step) -> Iterator[Reference]:

@@ -28,6 +28,9 @@ STEPS_MAX: Final = 1000
 DEPTH_MAX: Final = 8
 ITEMS_MAX: Final = 1000
 """Most things that one map goes over."""
+MOVES_MAX: Final = 256
+"""Most keys that move together."""
+CHECKS_MAX: Final = 16
 CONCURRENCY: Final = 16
 PLAN_BYTES_MAX: Final = 1 << 20
 
@@ -153,6 +156,41 @@ class WaitTime(_Step, frozen=True, kw_only=True, tag="wait_time"):
     until: Annotated[datetime, Meta(tz=True)] | None = None
 
 
+class FindEngines(_Step, frozen=True, kw_only=True, tag="find_engines"):
+    """The engines that are up now: those that serve a version of `weights` (`policy` of `policy@7`;
+    empty: any), have all `labels`, and do not serve the artifact `unless`."""
+
+    weights: Annotated[str, Meta(max_length=4096)] = ""
+    labels: dict[str, str] = {}
+    unless: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the data of a signal must say in a field (`ttft_s`, `loss.mean`). A signal that says
+    nothing there, or null, is passed over."""
+
+    field: Text
+    op: Literal["eq", "ne", "lt", "le", "gt", "ge"] = "eq"
+    value: object = None
+
+
+class SoakStep(_Step, frozen=True, kw_only=True, tag="soak"):
+    """For so many seconds nothing may go wrong; it fails as soon as something does. None of the
+    `engines` may stop, be lost, or serve anything but the `artifact`. Signals on `topic` whose data
+    say what `where` says must pass all `checks`, and `count` of them must have come; without
+    `checks` none may come at all. Signals count from when it began, or from when a step beside it
+    did, `since`."""
+
+    for_s: Annotated[float, Meta(ge=0, le=31_536_000)] | Text
+    engines: tuple[Text, ...] | Text = ()
+    artifact: Annotated[str, Meta(max_length=4096)] = ""
+    topic: Annotated[str, Meta(max_length=4096)] = ""
+    where: dict[str, object] = {}
+    checks: Annotated[tuple[Check, ...], Meta(max_length=CHECKS_MAX)] = ()
+    count: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    since: Annotated[str, Meta(max_length=64)] = ""
+
+
 class Barrier(_Step, frozen=True, kw_only=True, tag="barrier"):
     """Until `count` (0: all) of the steps beside it have succeeded. It fails once so many cannot
     any more; the others go on."""
@@ -184,6 +222,21 @@ class MoveKeyStep(_Step, frozen=True, kw_only=True, tag="move_key"):
     key: Text
     artifact: Text
     expect: Text = "any"
+
+
+class KeyMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One key of several that move together; as `move_key`."""
+
+    key: Text
+    artifact: Text
+    expect: Text = "any"
+
+
+class MoveKeysStep(_Step, frozen=True, kw_only=True, tag="move_keys"):
+    """Points several keys to artifacts, all at once or none of them: each `key` to its `artifact`,
+    if it points to its `expect` (an artifact, `absent`, or `any`)."""
+
+    moves: Annotated[tuple[KeyMove, ...], Meta(min_length=1, max_length=MOVES_MAX)]
 
 
 class CancelStep(_Step, frozen=True, kw_only=True, tag="cancel"):
@@ -239,10 +292,13 @@ Step = (
     | WaitReplicas
     | WaitEngines
     | WaitTime
+    | FindEngines
+    | SoakStep
     | Barrier
     | EmitStep
     | CallStep
     | MoveKeyStep
+    | MoveKeysStep
     | CancelStep
     | ConditionStep
     | MapStep

@@ -150,7 +150,11 @@ def _nats(folder: Path) -> Iterator[NatsServer]:
 
 @asynccontextmanager
 async def cluster(
-    *hosts: str, rate: str | None = "1gbit", far: tuple[str, ...] = ()
+    *hosts: str,
+    rate: str | None = "1gbit",
+    far: tuple[str, ...] = (),
+    services: str = SERVICES,
+    postgres_url: str = "",
 ) -> AsyncIterator[Cluster]:
     """A cluster whose movers are started by the caller; everything ends with the context."""
     with ExitStack() as stack:
@@ -158,9 +162,9 @@ async def cluster(
         nats = stack.enter_context(_nats(folder / "nats"))
         lab = stack.enter_context(netlab.lab(*hosts, rate=rate, far=far))
         lab.expose(nats.port)
-        controlplane = ControlPlane(folder, nats.url, "")
+        controlplane = ControlPlane(folder, nats.url, postgres_url)
         stack.callback(controlplane.end)
-        await controlplane.start(SERVICES)
+        await controlplane.start(services)
         async with observing(nats.url) as observer:
             made = Cluster(lab, folder, observer, nats, controlplane)
             try:

@@ -37,6 +37,7 @@ PROCESSES = (
 ENTRY_POINTS = (
     "engines.vllm.plugin",  # called by vLLM, see pyproject.toml
     "engines.vllm.updates",  # called by trainers
+    "engines.receiving",  # called by engines of one's own
     "engines.vllm.disaggregation",  # called by routers
 )
 FAKES = (  # published for tests, measurements and examples

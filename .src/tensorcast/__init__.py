@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tensorcast.client import (
+        AllAtOnce,
         Artifact,
         AsyncArtifact,
         AsyncClient,
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
         AsyncReplication,
         BlockKey,
         BlockPut,
+        Canary,
         Cancelled,
+        Check,
         Client,
         Conflict,
         Corrupt,
+        Health,
         InvalidArgument,
         NotFound,
         Operation,
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
         Rejected,
         Replication,
         Retry,
+        Rolling,
+        RolloutLimits,
         TensorCastError,
         Timeout,
         Unavailable,
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AllAtOnce",
     "Artifact",
     "AsyncArtifact",
     "AsyncClient",
@@ -52,10 +59,13 @@ __all__ = [
     "AsyncReplication",
     "BlockKey",
     "BlockPut",
+    "Canary",
     "Cancelled",
+    "Check",
     "Client",
     "Conflict",
     "Corrupt",
+    "Health",
     "InvalidArgument",
     "NotFound",
     "Operation",
@@ -66,6 +76,8 @@ __all__ = [
     "Rejected",
     "Replication",
     "Retry",
+    "Rolling",
+    "RolloutLimits",
     "TensorCastError",
     "Timeout",
     "Unavailable",

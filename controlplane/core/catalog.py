@@ -31,6 +31,7 @@ from tensorcast.controlplane.core.policies.reroute import Reroute
 from tensorcast.controlplane.core.policies.spread import Spread
 from tensorcast.controlplane.core.policies.topics import Topics
 from tensorcast.controlplane.core.policies.verify import VerifyReplicas
+from tensorcast.controlplane.core.policies.weight_rollout import WeightRollout
 from tensorcast.schema.aggregates.policy import PolicyState, PolicyStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
@@ -174,7 +175,16 @@ def _built_in(labels: tuple[str, ...]) -> Iterator[Kind]:
     for cls in (Repair, Evict, Drain, VerifyReplicas, Promote):
         yield _essential(cls, partial(_without_parameters, cls))
     yield _essential(Reroute, partial(_with_labels, Reroute, labels))
-    for optional in (Spread, Prewarm, KeepLast, Archive, Rebalance, Admission, Announce):
+    for optional in (
+        Spread,
+        Prewarm,
+        KeepLast,
+        Archive,
+        Rebalance,
+        Admission,
+        Announce,
+        WeightRollout,
+    ):
         yield kind_of(optional, BUILT_IN)
     yield kind_of(Topics, BUILT_IN, is_on=True)
 

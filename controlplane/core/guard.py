@@ -15,6 +15,7 @@ import msgspec
 from tensorcast.schema import commands as c
 from tensorcast.schema.commands import Command, StopPolicy
 from tensorcast.schema.envelope import Recorded
+from tensorcast.schema.plan_commands import CancelPlan, SubmitPlan
 
 ACTOR: Final = "controlplane:guard"
 WINDOW_S: Final = 60
@@ -37,6 +38,8 @@ ALLOWED: Final = (
     | c.UncordonNode
     | c.DrainNode
     | c.EmitSignal
+    | SubmitPlan
+    | CancelPlan
 )
 """What policies may ask for; what movers, timers and engines report is theirs alone."""
 

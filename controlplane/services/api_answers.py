@@ -30,7 +30,7 @@ from tensorcast.schema.cluster import LIVE, ClusterView
 from tensorcast.schema.codec import encode_data
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.faults import Fault
-from tensorcast.schema.ids import replica_id
+from tensorcast.schema.ids import Key, number_of, replica_id
 from tensorcast.schema.tensors import Index
 from tensorcast.schema.work import kind_of, target_tier
 
@@ -80,13 +80,16 @@ def describe_tensors(index: Index) -> tuple[TensorInfo, ...]:
     )
 
 
-def describe_key(key: KeyState, history: Iterable[KeyMove] = ()) -> KeyInfo:
-    """A key; one that was removed points to nothing."""
+def describe_key(
+    key: KeyState, history: Iterable[KeyMove] = (), versions: Iterable[Key] = ()
+) -> KeyInfo:
+    """A key; one that was removed points to nothing. `versions` are the keys of its family."""
     return KeyInfo(
         key=key.key,
         artifact=key.artifact if key.status is KeyStatus.SET else None,
         version=key.moves,
         history=tuple(history),
+        newest=max(map(number_of, versions), default=0),
     )
 
 

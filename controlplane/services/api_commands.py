@@ -6,6 +6,8 @@ from tensorcast.controlplane.core.admission import admit, check_actor
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.log.execute import execute
 from tensorcast.schema.api import Execute, Executed
+from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import Command
 from tensorcast.schema.errors import TensorCastError
 
 
@@ -18,9 +20,13 @@ async def run_command(desk: Desk, request: Execute) -> Executed:
     check_actor(request.actor)
     desk.check_changeable()
     try:
-        commands = admit(desk.follower.view, request.command, force=request.force)
+        commands = _admit_all(desk.follower.view, request)
     except TensorCastError:
-        view = await desk.view_after(await desk.writer.last_seq())
-        commands = admit(view, request.command, force=request.force)
+        commands = _admit_all(await desk.view_after(await desk.writer.last_seq()), request)
     outcome = await execute(desk.writer, desk.follower, commands, actor=request.actor)
     return Executed(events=tuple(draft.id for draft in outcome.events), seq=outcome.seq)
+
+
+def _admit_all(view: ClusterView, request: Execute) -> tuple[Command, ...]:
+    asked = (request.command, *request.further)
+    return tuple(one for command in asked for one in admit(view, command, force=request.force))

@@ -173,7 +173,8 @@ async def show_key(desk: Desk, request: Show) -> KeyInfo:
         events = await desk.history.find_events(query, about)
     except (Unavailable, Timeout):
         events = ()
-    return describe_key(key, tuple(move for move in map(_move, events) if move))
+    moves = tuple(move for move in map(_move, events) if move)
+    return describe_key(key, moves, view.keys_by_family.get(key.key, ()))
 
 
 def beyond(at: Seq | None) -> Seq | None:

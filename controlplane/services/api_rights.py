@@ -48,7 +48,8 @@ async def authorize(desk: Desk, verb: str, request: msgspec.Struct, user: str) -
     if not user:
         return
     if isinstance(request, Execute):
-        check_command(desk.follower.view, user, request.command)
+        for command in (request.command, *request.further):
+            check_command(desk.follower.view, user, command)
     elif isinstance(request, Show) and verb in READS and desk.follower.view.namespaces:
         _check_show(await desk.view_after(request.after), user, request.what)
 

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WITH_ENGINES = ("vllm_kv.py", "vllm_prefill_decode.py")
 """Those that start engines, which `scripts/test engines` has."""
 EXAMPLES = sorted({path.name for path in (ROOT / "examples").glob("*.py")} - set(WITH_ENGINES))
+ONCE = ("10_weights.py",)
+"""Those that take long, as they start processes."""
 ALONE = ("06_load_checkpoint.py",)
 """Those that need no cluster."""
 
@@ -66,7 +68,7 @@ def test_without_a_cluster_they_say_so_in_a_sentence(name, tmp_path):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_and_runs_again(cluster, name):
-    for _ in range(2):
+    for _ in range(1 if name in ONCE else 2):
         assert run(cluster, str(ROOT / "examples" / name))
 
 

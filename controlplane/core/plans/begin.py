@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+import msgspec
+
 from tensorcast.controlplane.core.names import find_key, resolve_artifact, resolve_operation
+from tensorcast.controlplane.core.plans.finding import find_engines
 from tensorcast.controlplane.core.plans.scopes import Scope, active_below
 from tensorcast.controlplane.core.plans.tasks import (
     Standing,
@@ -47,11 +50,15 @@ from tensorcast.schema.plans import (
     CancelStep,
     ConditionStep,
     EmitStep,
+    FindEngines,
+    KeyMove,
     MapStep,
+    MoveKeysStep,
     MoveKeyStep,
     OperationStep,
     Question,
     ReplicateStep,
+    SoakStep,
     Step,
     SubPlanStep,
     WaitEngines,
@@ -86,7 +93,12 @@ def begin(
         case CallStep():
             return _call(scope, step, attempt, values)
         case MoveKeyStep():
-            return _move_key(view, scope, step, attempt, values)
+            move, moved = _move(view, msgspec.convert(values, KeyMove))
+            return (move, _done(plan, path, attempt, moved))
+        case MoveKeysStep():
+            return _move_keys(view, scope, step, attempt, values)
+        case FindEngines():
+            return (_done(plan, path, attempt, find_engines(view, step, values)),)
         case CancelStep():
             return (*_cancel(view, scope, step, values), _done(plan, path, attempt, {}))
         case ConditionStep():
@@ -97,6 +109,8 @@ def begin(
             values = _inputs(step, values)
         case _:
             values = _awaited(view, step, values)
+            if isinstance(step, SoakStep) and (before := scope.state(step.since)) is not None:
+                values["since"] = before.started_seq
     return (StartStep(plan=plan.id, step=path, attempt=attempt, inputs=values),)
 
 
@@ -195,25 +209,35 @@ def _call(scope: Scope, step: CallStep, attempt: int, values: Values) -> tuple[C
     )
 
 
-def _move_key(
-    view: ClusterView, scope: Scope, step: MoveKeyStep, attempt: int, values: Values
+def _move_keys(
+    view: ClusterView, scope: Scope, step: MoveKeysStep, attempt: int, values: Values
 ) -> tuple[Command, ...]:
-    key = parse_key(str(values["key"]))
-    artifact = resolve_artifact(view, str(values["artifact"]))
+    wanted = msgspec.convert(values["moves"], tuple[KeyMove, ...])
+    pairs = [_move(view, one) for one in wanted]
+    if len({move.key for move, _ in pairs}) < len(pairs):
+        raise InvalidArgument("It moves a key twice.")
+    outputs: Values = {"moves": [moved for _, moved in pairs]}
+    done = _done(scope.plan, scope.path(step), attempt, outputs)
+    return (*(move for move, _ in pairs), done)
+
+
+def _move(view: ClusterView, wanted: KeyMove) -> tuple[MoveKey, Values]:
+    """The command, and what it will have done. Raises InvalidArgument."""
+    key = parse_key(wanted.key)
+    artifact = resolve_artifact(view, wanted.artifact)
     known = find_key(view, key)
     present = known.artifact if known else None
     expect: ArtifactId | None = present
-    if values["expect"] == "absent":
+    if wanted.expect == "absent":
         expect = None
-    elif values["expect"] != "any":
-        expect = resolve_artifact(view, str(values["expect"]))
+    elif wanted.expect != "any":
+        expect = resolve_artifact(view, wanted.expect)
     if expect != present and present != artifact:
         raise InvalidArgument(
             f"Key {key!r} points to {present or 'nothing'}, not to {expect or 'nothing'}."
         )
-    outputs: Values = {"key": key, "artifact": artifact, "previous": present}
-    done = _done(scope.plan, scope.path(step), attempt, outputs)
-    return (MoveKey(key=key, artifact=artifact, expect=present), done)
+    moved: Values = {"key": key, "artifact": artifact, "previous": present}
+    return MoveKey(key=key, artifact=artifact, expect=present), moved
 
 
 def _cancel(
@@ -304,7 +328,7 @@ def _inputs(step: SubPlanStep, values: Values) -> Values:
 
 def _awaited(
     view: ClusterView,
-    step: WaitSignal | WaitKey | WaitReplicas | WaitEngines | WaitTime | Barrier,
+    step: WaitSignal | WaitKey | WaitReplicas | WaitEngines | WaitTime | SoakStep | Barrier,
     values: Values,
 ) -> Values:
     """The values with whole ids."""
@@ -319,6 +343,10 @@ def _awaited(
         case WaitEngines():
             engines: object = () if values["engines"] == ALL else values["engines"]
             values["engines"] = [EngineId(str(engine)) for engine in _listed(engines)]
+        case SoakStep():
+            values["engines"] = [EngineId(str(engine)) for engine in _listed(values["engines"])]
+            if values["topic"]:
+                parse_pattern(str(values["topic"]))
         case WaitTime() | Barrier():
             return values
         case _:

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
+from types import UnionType
 from typing import Final
 
 from tensorcast.controlplane.core.broadcast import LABELS
@@ -43,7 +44,7 @@ from tensorcast.schema.plan_commands import SubmitPlan, SucceedStep
 from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plan_types import gives, sources_of
 from tensorcast.schema.plan_values import ValueType
-from tensorcast.schema.plans import CallStep, PlanSpec, Step, WaitTime
+from tensorcast.schema.plans import CallStep, PlanSpec, SoakStep, Step, WaitTime
 from tensorcast.schema.work import Evict, Materialize, Persist, Verify, kind_of, target_tier
 
 ROUNDS_MAX: Final = 100_000
@@ -125,6 +126,8 @@ class _Run:
                 return
 
     def _advance(self) -> bool:
+        if self._let_come(SoakStep):  # engines have not done here what they were asked
+            return True
         decisions = react(self.view, self.plan, self.now, {}, self._labels)
         for decision in decisions:
             self.execute(*decision.commands)
@@ -135,7 +138,7 @@ class _Run:
             self.now, name = heapq.heappop(self._ends)
             self._finish(self.view.operations[name])
             return True
-        return self._let_come() or self._let_time_pass()
+        return self._let_come(Wait) or self._let_time_pass()
 
     def _note_operations(self) -> None:
         for name in sorted(set(self.view.open_operations) - self._begun):
@@ -176,12 +179,12 @@ class _Run:
             except TensorCastError:  # what is there already stays as it is
                 continue
 
-    def _let_come(self) -> bool:
-        """What others must say or do is taken to be said and done."""
+    def _let_come(self, kinds: UnionType | type[Step]) -> bool:
+        """What others must say or do is taken to be said and done, for these kinds of steps."""
         found = False
         for scope, step, state in list(tell_steps(self.plan)):
             is_open = state is not None and state.status is StepStatus.RUNNING
-            if is_open and isinstance(step, Wait) and not isinstance(step, WaitTime):
+            if is_open and isinstance(step, kinds) and not isinstance(step, WaitTime):
                 path = scope.path(step)
                 assert state is not None
                 self._assumed.add(path)

@@ -14,6 +14,7 @@ from tensorcast.schema.plan_types import takes
 from tensorcast.schema.plan_values import INPUT, Reference, ValueType, dig, resolve
 from tensorcast.schema.plans import (
     ALL,
+    MoveKeysStep,
     MoveKeyStep,
     OperationStep,
     PlanSpec,
@@ -32,7 +33,7 @@ def check_placement(
     nothing, artifacts that nobody has, what is larger than any room. What only shows as the plan
     runs is left out; so is what is given by other steps."""
     values = {name: inputs.get(name, wanted.default) for name, wanted in spec.inputs.items()}
-    made = {step.key for step in _steps(spec.steps) if isinstance(step, MoveKeyStep)}
+    made = {key for step in _steps(spec.steps) for key in _keys_made(step)}
     found: list[str] = []
     for step in _steps(spec.steps):
         found += _check_step(view, step, values, made)
@@ -44,6 +45,16 @@ def _steps(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield step
         for body in bodies_of(step):
             yield from _steps(body)
+
+
+def _keys_made(step: Step) -> tuple[str, ...]:
+    match step:
+        case MoveKeyStep():
+            return (step.key,)
+        case MoveKeysStep():
+            return tuple(move.key for move in step.moves)
+        case _:
+            return ()
 
 
 def _check_step(

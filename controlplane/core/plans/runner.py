@@ -15,6 +15,7 @@ import msgspec
 
 from tensorcast.controlplane.core.broadcast import LABELS
 from tensorcast.controlplane.core.plans.begin import begin, halt
+from tensorcast.controlplane.core.plans.outcomes import Broken, Done
 from tensorcast.controlplane.core.plans.scopes import (
     Scope,
     active_below,
@@ -34,8 +35,6 @@ from tensorcast.controlplane.core.plans.tasks import (
     stop_operations,
 )
 from tensorcast.controlplane.core.plans.waits import (
-    Broken,
-    Done,
     Heard,
     Wait,
     as_fault,
@@ -66,6 +65,7 @@ from tensorcast.schema.plans import (
     OperationStep,
     ReplicateStep,
     Retry,
+    SoakStep,
     Step,
     SubPlanStep,
     WaitTime,
@@ -307,7 +307,7 @@ class _Look:
             )
         )
         seen = state.version if state is not None else self.plan.turned
-        return Decision(tuple(commands), max(seen, broken.because))
+        return Decision(tuple(commands), broken.because or seen)
 
     def _retry_at(self, step: Step, attempt: int, fault: Fault) -> datetime | None:
         rule = retry_of(step)
@@ -399,7 +399,7 @@ def _times(plan: Plan) -> Iterator[datetime]:
             if state is not None and state.status is StepStatus.RUNNING:
                 if step.timeout_s is not None:
                     yield _after(state.started_at, step.timeout_s)
-                if isinstance(step, WaitTime):
+                if isinstance(step, WaitTime | SoakStep):
                     yield due_time(step, state)
 
 

@@ -13,7 +13,9 @@ from typing import Final
 import msgspec
 
 from tensorcast.controlplane.core.names import find_key
+from tensorcast.controlplane.core.plans.outcomes import Broken, Done
 from tensorcast.controlplane.core.plans.scopes import Scope, open_scopes, root_scope
+from tensorcast.controlplane.core.plans.soaking import look_at_soak
 from tensorcast.controlplane.core.view import ready_replicas
 from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.aggregates.plan import ACTIVE, Plan, StepState, StepStatus
@@ -26,6 +28,7 @@ from tensorcast.schema.plan_values import ValueType, check_value
 from tensorcast.schema.plans import (
     Barrier,
     CallStep,
+    SoakStep,
     WaitEngines,
     WaitKey,
     WaitReplicas,
@@ -34,23 +37,11 @@ from tensorcast.schema.plans import (
 )
 from tensorcast.schema.signals import Pattern, Signal, Topic
 
-Wait = WaitSignal | WaitKey | WaitReplicas | WaitEngines | WaitTime | Barrier | CallStep
+Wait = WaitSignal | WaitKey | WaitReplicas | WaitEngines | WaitTime | SoakStep | Barrier | CallStep
+Ears = WaitSignal | CallStep | SoakStep
+"""Steps that listen for signals."""
 Heard = Mapping[StepPath, Sequence[Signal]]
 HEARD_MAX: Final = 10_000
-
-
-class Done(msgspec.Struct, frozen=True):
-    """A step has what it gives; `because` of the event at this position."""
-
-    outputs: dict[str, object]
-    because: Seq = Seq(0)
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """A try of a step ends with a fault."""
-
-    fault: Fault
-    because: Seq = Seq(0)
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +49,7 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True):
     do."""
 
     path: StepPath
-    step: WaitSignal | CallStep
+    step: Ears
     state: StepState
     call: str
     pattern: Pattern
@@ -88,13 +79,16 @@ def listening(plan: Plan) -> Iterator[Listening]:
     """The steps of a plan that listen now."""
     for scope in open_scopes(root_scope(plan)):
         for step, state in scope.states():
-            if state.status is StepStatus.RUNNING and isinstance(step, WaitSignal | CallStep):
+            is_deaf = isinstance(step, SoakStep) and not step.topic
+            if state.status is StepStatus.RUNNING and isinstance(step, Ears) and not is_deaf:
                 yield _listen(plan, scope.path(step), step, state)
 
 
-def _listen(plan: Plan, path: StepPath, step: WaitSignal | CallStep, state: StepState) -> Listening:
+def _listen(plan: Plan, path: StepPath, step: Ears, state: StepState) -> Listening:
     if isinstance(step, CallStep):
         pattern, after, enough = answer_topic(str(state.inputs["engine"])), state.version, 1
+    elif isinstance(step, SoakStep):
+        pattern, after, enough = Topic(str(state.inputs["topic"])), _since(state), HEARD_MAX
     else:
         pattern = Topic(str(state.inputs["topic"]))
         after = plan.submitted_seq if step.since == "plan" else state.started_seq
@@ -108,6 +102,11 @@ def _listen(plan: Plan, path: StepPath, step: WaitSignal | CallStep, state: Step
         after=after,
         enough=enough,
     )
+
+
+def _since(state: StepState) -> Seq:
+    known = state.inputs.get("since")
+    return Seq(known) if isinstance(known, int) else state.started_seq
 
 
 def is_wanted(one: Listening, signal: Signal) -> bool:
@@ -204,13 +203,16 @@ def look(
             return _engines(view, step, state)
         case WaitTime():
             return Done({}) if now >= due_time(step, state) else None
+        case SoakStep():
+            is_over = now >= due_time(step, state)
+            return look_at_soak(view, step, state, heard.get(scope.path(step), ()), is_over)
         case Barrier():
             return _barrier(scope, step)
 
 
-def due_time(step: WaitTime, state: StepState) -> datetime:
+def due_time(step: WaitTime | SoakStep, state: StepState) -> datetime:
     """When a wait for a time is over."""
-    if step.until is not None:
+    if isinstance(step, WaitTime) and step.until is not None:
         return step.until
     for_s = state.inputs.get("for_s")
     return state.started_at + timedelta(seconds=for_s if isinstance(for_s, int | float) else 0.0)

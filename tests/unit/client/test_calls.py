@@ -1,12 +1,23 @@
+from types import SimpleNamespace
+
 import pytest
 
 from tensorcast.client.calls import AsyncCall, AsyncCalls
-from tensorcast.schema.errors import InvalidArgument
+from tensorcast.client.position import Position
+from tensorcast.schema.api_plans import StepInfo
+from tensorcast.schema.errors import InvalidArgument, NotFound
 
 
 class _Api:
     def __init__(self) -> None:
         self.said = []
+        self.steps = []
+        self.position = Position()
+
+    async def plan(self, name):
+        if name != "plan-1":
+            raise NotFound("There is no such plan.")
+        return SimpleNamespace(steps=self.steps)
 
     async def emit(self, topic, data):
         self.said.append((topic, data))
@@ -15,6 +26,7 @@ class _Api:
 class _Signal:
     def __init__(self, **data: object) -> None:
         self.data = data
+        self.seq = 7
         self.acknowledged = 0
 
     async def ack(self) -> None:
@@ -42,3 +54,24 @@ async def test_a_call_that_cannot_be_done_says_why():
 def test_a_name_must_be_that_of_an_engine():
     with pytest.raises(InvalidArgument):
         AsyncCalls(_Api(), "a b")
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "attempt", "wanted"),
+    [
+        ("plan-1/a/0/b#2", "running", 2, True),
+        ("plan-1/a/0/b#1", "running", 2, False),
+        ("plan-1/a/0/b#2", "succeeded", 2, False),
+        ("plan-1/c#2", "running", 2, False),
+        ("plan-2/a/0/b#2", "running", 2, False),
+        ("", "running", 2, False),
+    ],
+)
+async def test_a_call_is_wanted_as_long_as_its_step_waits(call, status, attempt, wanted):
+    api, signal = _Api(), _Signal(call=call)
+    api.steps = [StepInfo(id="a/0/b", kind="call", status=status, attempt=attempt)]
+    one = AsyncCall(api, "e1", signal)
+    assert await one.is_wanted() is wanted
+    assert api.position.seq == 7, "it has asked for what is after the call"
+    await one.drop()
+    assert (api.said, signal.acknowledged) == ([], 1)

@@ -5,7 +5,7 @@ import tensorcast as tc
 from tensorcast.client.plan_builder import Plan
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.plan_values import ValueType
-from tensorcast.schema.plans import EmitStep, OnFailure, PlanSpec, Step, all_steps
+from tensorcast.schema.plans import Check, EmitStep, OnFailure, PlanSpec, Step, all_steps
 
 
 def every_kind() -> Plan:
@@ -23,6 +23,16 @@ def every_kind() -> Plan:
     rest = plan.wait_time("rest", 2.5, priority=3)
     plan.barrier("both", [heard, rest], count=1)
     plan.move_key("move", "live", pull["artifact"])
+    who = plan.find_engines("who", weights="policy", unless=pull["artifact"])
+    plan.soak(
+        "soak",
+        1,
+        engines=who["engines"],
+        topic="load.*",
+        checks=[Check(field="ttft_s", op="le", value=1)],
+        since=heard,
+    )
+    plan.move_keys("moves", {"a": pull["artifact"], "b": "x"}, expect={"b": "absent"})
     plan.cancel("stop", step=heard, after=["both"])
     branch = plan.condition("if", pull["bytes_moved"], "gt", 0)
     branch.then.emit("yes", "yes")
@@ -46,6 +56,8 @@ def test_every_kind_of_step_can_be_built():
     assert steps["pull"].on_failure is OnFailure.COMPENSATE
     assert steps["fan"].depends_on == ("pull",)
     assert steps["both"].steps == ("heard", "rest")
+    assert (steps["soak"].since, steps["soak"].engines) == ("heard", "${who.engines}")
+    assert [move.expect for move in steps["moves"].moves] == ["any", "absent"]
     assert steps["publish"].returns == {"artifact": ValueType.ARTIFACT}
     assert steps["if"].otherwise[0].data == {"met": "${heard.data.v}"}
     assert (spec.concurrency_max, spec.outputs) == (4, {"moved": "${sub.moved}"})

@@ -99,6 +99,28 @@ async def test_an_artifact_by_key_by_id_and_by_beginning(rig):
     assert (tensor.name, tensor.dtype, tensor.bytes) == ("w", "F32", 4 << 20)
 
 
+async def test_several_commands_are_carried_out_together_or_not_at_all(rig):
+    moves = (
+        commands.MoveKey(key=Key("p@2"), artifact=A),
+        commands.MoveKey(key=Key("p@10"), artifact=A),
+    )
+    request = api.Execute(
+        command=commands.MoveKey(key=Key("p"), artifact=A), actor="user:ada@desk", further=moves
+    )
+    done = await ask(rig, "execute", request, api.Executed)
+    assert len(done.events) == 3
+    key = await ask(rig, "key.show", show("p", done.seq), api.KeyInfo)
+    assert (key.artifact, key.newest) == (A, 10)
+    wrong = (
+        commands.MoveKey(key=Key("q"), artifact=A),
+        commands.MoveKey(key=Key("r"), artifact="0" * 40),
+    )
+    with pytest.raises(NotFound):
+        await ask(rig, "execute", msgspec.structs.replace(request, further=wrong), api.Executed)
+    with pytest.raises(NotFound):
+        await ask(rig, "key.show", show("q"), api.KeyInfo)
+
+
 async def test_operations_nodes_and_keys(rig):
     operation = await ask(rig, "operation.show", show("012345"), api.OperationInfo)
     assert (operation.kind, operation.status, operation.node) == ("materialize", "issued", "n2")

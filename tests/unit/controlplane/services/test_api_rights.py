@@ -91,6 +91,18 @@ async def test_after_it_others_may_do_nothing_there(command):
             await execute(rig, "", command)  # the operator
 
 
+async def test_of_several_commands_each_must_be_allowed():
+    async with running_rig() as rig:
+        await fill(rig)
+        await execute(rig, "ada", grant("bob", Right.READ))
+        free = c.CordonNode(node="n1")
+        request = Execute(
+            command=free, further=(c.MoveKey(key=Key("team/b"), artifact=A),), actor="user:x@y"
+        )
+        with pytest.raises(PermissionDenied, match="User eve may not"):
+            await ask(rig, "eve", "execute", request, Executed)
+
+
 @pytest.mark.parametrize("verb", ["artifact.show", "artifact.tensors", "key.show"])
 @pytest.mark.parametrize("what", [KEY, A, A[:8]])
 async def test_what_may_not_be_read_is_not_shown(verb: str, what: str):

@@ -4,9 +4,9 @@ import pytest
 
 from plan_worlds import PlanWorld
 from samples import BEGIN, artifact_id
+from tensorcast.controlplane.core.plans.outcomes import Broken
 from tensorcast.controlplane.core.plans.scopes import root_scope
 from tensorcast.controlplane.core.plans.waits import (
-    Broken,
     answer_topic,
     as_fault,
     call_topic,
