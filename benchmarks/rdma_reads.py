@@ -3,9 +3,9 @@
     python scripts/rdma_guest.py -- .venv/bin/python -P benchmarks/rdma_reads.py [--mib 64]
 
 Both have the same number of READs of 1 MiB on their way, between the same two devices, into memory
-that has been touched. The pull asks, is granted a key, READs, checks each chunk against its digest
-and tells of it; the bare loop only READs, out of memory that is registered beforehand. In turns;
-medians. Prints one line for people and one of JSON.
+that has been touched and registered beforehand, as segments of movers are. The pull asks, gets
+a key, READs, checks each chunk against its digest and tells of it; the bare loop only READs. In
+turns; medians. Prints one line for people and one of JSON.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ async def pull(size: int, rails: int) -> float:
     shelf.put(ARTIFACT, manifest, content)
     target = memoryview(mmap.mmap(-1, size))
     target[:] = bytes(size)
-    with serving(shelf) as (server, _), asking(queue_pairs=rails, reads_max=READS) as transport:
+    with (
+        serving(shelf) as (server, lender),
+        asking(queue_pairs=rails, reads_max=READS) as transport,
+    ):
+        lender.regions.mapped(shelf.memory[ARTIFACT])
+        transport.regions.mapped(target)
         region = transport.register(target)
         channel = await transport.connect(PEER, server.address)
         step = manifest.chunks_total // 8

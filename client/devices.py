@@ -1,20 +1,29 @@
-"""Checkpoints straight into the memory of a CUDA device.
+"""The CUDA devices of this process, and checkpoints straight into their memory.
 
 With kvikio (GPUDirect Storage) the disk writes into the device; without it, files go through a few
-pinned buffers, each copied asynchronously while the next one is read. Only this module knows CUDA,
-and it is imported only when a device is asked for.
+pinned buffers, each copied asynchronously while the next one is read. Only this module knows
+torch.cuda, and it is imported only when a device is asked for.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import queue
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tensorcast.client.headers import SafetensorsFile, changed, check_unchanged
 from tensorcast.client.load_plan import LoadPlan
+from tensorcast.client.on_device import Block, Place
 from tensorcast.client.tensors import torch_form
+from tensorcast.gpu.fake import FakeGpu
+from tensorcast.gpu.finding import VARIABLE, check_wish, find_gpus
+from tensorcast.gpu.port import Gpu
+from tensorcast.gpu.staging import Piece
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.storage.crew import choose_reads, spread
 from tensorcast.storage.faults import told
@@ -49,6 +58,85 @@ class _Buffer(NamedTuple):
     copied: torch.Event
 
 
+@cache
+def _gpus() -> tuple[Gpu, ...]:
+    return find_gpus(check_wish(os.environ.get(VARIABLE) or "auto")).gpus
+
+
+def open_place(device: str | torch.device) -> Place:
+    """A device by its name in torch. Raises InvalidArgument without such a device."""
+    import torch
+
+    gpus = _gpus()
+    if gpus and isinstance(gpus[0], FakeGpu):
+        return _fake_place(str(device))
+    target = _find(device)
+    return _cuda_place(torch.cuda.current_device() if target.index is None else target.index)
+
+
+@cache
+def _cuda_place(index: int) -> Place:
+    import torch
+
+    gpus, target = _gpus(), torch.device("cuda", index)
+
+    def new_block(size_bytes: int) -> Block:
+        flat = torch.empty(max(1, size_bytes), dtype=torch.uint8, device=target)
+        # What is still queued there may use the memory that was freed for this.
+        torch.cuda.current_stream(target).synchronize()
+        return Block(flat, flat.data_ptr())
+
+    if not 0 <= index < len(gpus):
+        raise InvalidArgument(
+            f"The CUDA driver does not show device {index}.", hint="See `tcctl doctor`."
+        )
+    return Place(gpus[index], new_block)
+
+
+@cache
+def _fake_place(device: str) -> Place:
+    """A device of ordinary memory, in which tensors of the CPU can lie."""
+    import torch
+
+    gpus = _gpus()
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit() or int(number or 0) >= len(gpus):
+        raise InvalidArgument(f"There is no device {device} here.", hint="Leave `device` out.")
+    gpu = gpus[int(number or 0)]
+
+    def new_block(size_bytes: int) -> Block:
+        address, size = gpu.allocate(size_bytes), max(1, size_bytes)
+        memory = (ctypes.c_ubyte * size).from_address(address)
+        weakref.finalize(memory, gpu.free, address).atexit = False
+        return Block(torch.frombuffer(memory, dtype=torch.uint8), address)
+
+    return Place(gpu, new_block)
+
+
+def _find(device: str | torch.device) -> torch.device:
+    """Raises InvalidArgument for what is no device of CUDA here."""
+    import torch
+
+    try:
+        target = torch.device(device)
+    except RuntimeError:  # torch knows none of that name
+        target = torch.device("meta")
+    if target.type != "cuda" or not torch.cuda.is_available():
+        raise InvalidArgument(f"There is no device {device} here.", hint="Leave `device` out.")
+    return target
+
+
+def take_out(tensor: torch.Tensor, target: memoryview) -> None:
+    """The bytes of a contiguous tensor of a device, through pinned buffers and on a stream of its
+    own. What was queued for the tensor must be done. Blocks."""
+
+    def move(part: memoryview, start: int) -> None:
+        target[start : start + len(part)] = part
+
+    place = open_place(tensor.device)
+    place.staging.drain([Piece(tensor.data_ptr(), target.nbytes, move)])
+
+
 def load_to_device(
     files: Sequence[SafetensorsFile],
     plan: LoadPlan,
@@ -59,12 +147,7 @@ def load_to_device(
     device, and as `load`."""
     import torch
 
-    try:
-        target = torch.device(device)
-    except RuntimeError:  # torch knows none of that name
-        target = torch.device("meta")
-    if target.type != "cuda" or not torch.cuda.is_available():
-        raise InvalidArgument(f"There is no device {device} here.", hint="Leave `device` out.")
+    target = _find(device)
     flat = torch.empty(plan.size_bytes, dtype=torch.uint8, device=target)
     direct = _find_kvikio() if all(file.reader is not None for file in files) else None
     if direct is not None:

@@ -204,6 +204,11 @@ def _piece(place: ByteRange, tensor: torch.Tensor) -> Piece:
 def _write_alone(tensor: torch.Tensor, target: memoryview) -> None:
     import torch
 
+    if tensor.device.type == "cuda" and tensor.is_contiguous():
+        from tensorcast.client.devices import take_out
+
+        take_out(tensor, target)
+        return
     flat = torch.frombuffer(target, dtype=torch.uint8)
     copy_bits(tensor, flat.view(tensor.dtype).view(tensor.shape))
 

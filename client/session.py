@@ -19,6 +19,7 @@ from tensorcast.client.audit_calls import AsyncAuditCalls
 from tensorcast.client.blocks_calls import Addresses, AsyncBlockCalls, make_blocks
 from tensorcast.client.checking import check_bytes
 from tensorcast.client.context import Context, resolve_context
+from tensorcast.client.device_gets import device_of, get_into_on, get_on, select
 from tensorcast.client.engine_calls import AsyncEngineCalls
 from tensorcast.client.export import PathLike, Written, write_safetensors
 from tensorcast.client.handles import AsyncArtifact, AsyncOperation, AsyncReplication
@@ -46,9 +47,8 @@ from tensorcast.client.signal_calls import AsyncSignalCalls
 from tensorcast.client.socket import MoverSockets
 from tensorcast.client.tickets import Tickets
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
-from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
-from tensorcast.schema.tensors import Index, TensorSpec
+from tensorcast.schema.tensors import TensorSpec
 from tensorcast.schema.views import Selected, View, resolve
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ class AsyncClient(
         view: View | None = None,
         copy: bool = False,
         check: bool = False,
+        device: str | torch.device | None = None,
         timeout: float = GET_S,
     ) -> dict[str, torch.Tensor]:
         """The tensors of an artifact (key or id), or those in `names`, or those of a view.
@@ -215,10 +216,16 @@ class AsyncClient(
         the artifact are compared with its digests first. When the node has no replica, one is made
         first.
 
+        With `device` ("cuda:0") they are copied there, into memory of torch's: within the device
+        where the node has a replica on it (`replicate(..., tier="gpu")`), else out of the node's
+        memory. No stream of the application waits for that, and any may use them.
+
         Raises NotFound, InvalidArgument, Timeout, Unavailable, OutOfCapacity, Corrupt.
         """
         from tensorcast.client.tensors import build_tensors
 
+        if device is not None and str(device) != "cpu":
+            return await get_on(self, what, device, names, view, check=check, timeout=timeout)
         grant, memory = await self.grant(what, timeout=timeout)
         if check:
             await self.run(lambda stop: check_bytes(memory, grant.artifact, grant.manifest, stop))
@@ -236,7 +243,8 @@ class AsyncClient(
         strict: bool = True,
         timeout: float = GET_S,
     ) -> None:
-        """Copies an artifact (or a view of it) into tensors that exist, by name.
+        """Copies an artifact (or a view of it) into tensors that exist, by name. Tensors of a CUDA
+        device are all on the same one; what the application has queued that uses them must be done.
 
         Names, dtypes and shapes are checked before anything is written. Without `strict`, names
         that only one side has are left out. Raises InvalidArgument for the first that does not fit,
@@ -245,6 +253,8 @@ class AsyncClient(
         from tensorcast.client.tensors import copy_into
 
         part = view_of(view)
+        if (device := device_of(tensors)) is not None:
+            return await get_into_on(self, what, device, tensors, part, strict, timeout)
         grant, memory = await self.grant(what, timeout=timeout)
         selected = resolve(part, grant.manifest.index)
         await self.run(lambda _: copy_into(memory, selected, tensors, strict=strict))
@@ -429,22 +439,3 @@ class AsyncClient(
 
 def _make_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="tensorcast")
-
-
-def select(names: Sequence[str] | str, view: View | None, index: Index) -> tuple[Selected, ...]:
-    """The tensors of these exact names (or of this one), in the order of the names, or those of a
-    view. Raises NotFound, and InvalidArgument for both at once."""
-    names = (names,) if isinstance(names, str) else names
-    if not isinstance(names, Sequence):
-        raise InvalidArgument(f"{names!r} names no tensors.", hint="Give a list of names.")
-    if not names:
-        return resolve(view_of(view), index)
-    if view is not None:
-        raise InvalidArgument("Names and a view exclude each other.", hint="Use View.tensors().")
-    specs = {spec.name: spec for spec in index}
-    for name in names:
-        if name not in specs:
-            raise NotFound(
-                f"No tensor is named {name!r}.", hint="`tcctl artifact tensors` lists the names."
-            )
-    return tuple(Selected(specs[name]) for name in dict.fromkeys(names))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
@@ -22,6 +23,8 @@ from tensorcast.deploy.options import ClusterConfig, EmbeddedPostgres, External,
 from tensorcast.deploy.pgdata import SYSTEM_USER, Account, can_run, find_account
 from tensorcast.deploy.plan import SUPERVISOR
 from tensorcast.deploy.readiness import Status
+from tensorcast.gpu.finding import find_gpus
+from tensorcast.gpu.port import Properties
 from tensorcast.schema.errors import TensorCastError
 
 OPEN_FILES_MIN: Final = 1024
@@ -75,7 +78,7 @@ def check(home: Path) -> tuple[Check, ...]:
         check_open_files(machine.open_files_limit()[1]),
         check_disk(machine.free_disk_bytes(layout.home), layout.home),
         check_rdma(machine.rdma_devices(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]),
-        check_gpu(machine.nvidia_devices()),
+        check_gpu(machine.nvidia_devices(), *read_gpus()),
         check_packages(read_versions()),
         *cluster,
     )
@@ -188,10 +191,34 @@ def check_rdma(devices: tuple[str, ...], memlock_bytes: int) -> Check:
     return Check(name="rdma", state="ok", found=found)
 
 
-def check_gpu(devices: tuple[str, ...]) -> Check:
-    """GPUs are welcome, not needed."""
-    found = ", ".join(devices) or "no NVIDIA GPU: tensors live in DRAM and on disk"
-    return Check(name="gpu", state="ok", found=found)
+def check_gpu(
+    devices: tuple[str, ...], gpus: Sequence[Properties] = (), why_not: str = ""
+) -> Check:
+    """GPUs are welcome, not needed: `gpus` are what the driver shows, `why_not` why it shows
+    none."""
+    if not devices and not gpus:
+        found = "no NVIDIA GPU: tensors live in DRAM and on disk"
+        return Check(name="gpu", state="ok", found=found)
+    if not gpus:
+        mend = "Install the driver's libraries (libcuda), in a container with the NVIDIA runtime."
+        found = f"{', '.join(devices)}, but no use of them: {why_not}"
+        return Check(name="gpu", state="warn", found=found, mend=mend)
+    told = [
+        f"{one.name} at {one.pci} ({format_bytes(one.total_bytes)},"
+        f" {'dmabuf' if one.has_dmabuf else 'no dmabuf'})"
+        for one in gpus
+    ]
+    return Check(name="gpu", state="ok", found="; ".join(told))
+
+
+def read_gpus() -> tuple[tuple[Properties, ...], str]:
+    """What the driver tells of the devices, and why it tells nothing. Takes none of their
+    memory."""
+    found = find_gpus("auto")
+    properties = tuple(gpu.properties for gpu in found.gpus)
+    for gpu in found.gpus:
+        gpu.close()
+    return properties, found.why_not
 
 
 def read_versions() -> dict[str, str]:

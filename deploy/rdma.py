@@ -14,6 +14,7 @@ import msgspec
 
 from tensorcast.deploy.doctor import MEMLOCK_BYTES_GOOD, Check
 from tensorcast.deploy.machine import format_bytes, nvidia_devices
+from tensorcast.gpu.places import read_places
 from tensorcast.storage.nics import (
     ANYWHERE,
     ETHERNET,
@@ -36,7 +37,7 @@ _ECN: Final = ("roce_np", "roce_rp")
 
 class RdmaMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What was read. `congestion`: by network interface, what its ECN settings say (absent: they
-    cannot be read); `kernel` as (major, minor)."""
+    cannot be read); `kernel` as (major, minor); `places` of GPUs by their PCI address."""
 
     nics: tuple[Nic, ...]
     memlock_bytes: int
@@ -46,6 +47,7 @@ class RdmaMachine(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...]
     kernel: tuple[int, int]
     congestion: dict[str, str]
+    places: dict[str, Place] = {}
 
 
 def examine() -> tuple[Check, ...]:
@@ -66,6 +68,7 @@ def read_rdma() -> RdmaMachine:
         is_readable=any(os.access(node, os.R_OK | os.W_OK) for node in nodes),
         modules=frozenset(_listed(Path("/sys/module"))),
         gpus=nvidia_devices(),
+        places=read_places(),
         kernel=_kernel(platform.release()),
         congestion={name: text for name, text in found.items() if text},
     )
@@ -200,6 +203,10 @@ def _judge_gpus(machine: RdmaMachine) -> Iterator[Check]:
     else:
         mend = "`modprobe nvidia-peermem`, or a kernel of 5.12 or newer with the open GPU driver."
         yield Check(name=name, state="warn", found="neither peermem nor dmabuf", mend=mend)
+    for address, place in machine.places.items():
+        taken = [one for one in choose_nics(machine.nics, place) if one.is_taken]
+        near = "; ".join(f"{one.nic}: {one.why}" for one in taken) or "no adapter works"
+        yield Check(name=f"GPU {address}", state="ok", found=near)
 
 
 # ---- reading -----------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Fills:
         async def fetch(resident: Resident, cause: EventId | None) -> Moved:
             return await self._puller.pull(resident, preferred, cause)
 
-        return await self._fill(artifact, self._puller.check_sources, fetch, cause)
+        return await self.fill(artifact, self._puller.check_sources, fetch, cause)
 
     async def load(
         self,
@@ -88,9 +88,9 @@ class Fills:
         when nothing has to go for it. Raises Corrupt (and reports the chunks of that replica),
         OutOfCapacity, NotFound."""
         if tier is Tier.OBJECT:
-            return await self._fill(artifact, self._depots.check, self._depots.read, cause)
+            return await self.fill(artifact, self._depots.check, self._depots.read, cause)
         check = self._check_disk_and_room if if_room else self._check_disk
-        return await self._fill(artifact, check, self._read_disk, cause)
+        return await self.fill(artifact, check, self._read_disk, cause)
 
     async def discard(self, artifact: ArtifactId) -> None:
         """Drops a half-filled replica, unless somebody else is filling it or waits for it."""
@@ -115,10 +115,11 @@ class Fills:
 
     # ---- the frame of every fill -----------------------------------------------------------
 
-    async def _fill(
+    async def fill(
         self, artifact: ArtifactId, check: Check, fetch: Fetch, cause: EventId | None
     ) -> Moved:
-        """`check` raises when there is nothing to fill it from: before memory is taken for it."""
+        """Fills the replica by `fetch`, what is missing of it. `check` raises when there is nothing
+        to fill it from: before memory is taken for it."""
         async with self._locks.alone(artifact):
             await self._residents.wait_until(lambda: not self._residents.is_pending(artifact))
             if self._residents.find_ready(artifact) is not None:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from tensorcast.movers.core.transfer import Broken, Completion, Progressed, Pull
-from tensorcast.movers.transports.base import Channel, Region, Share, Transport
+from tensorcast.movers.transports.base import (
+    Channel,
+    Memory,
+    Region,
+    Share,
+    Transport,
+    register,
+)
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.faults import Fault, FaultKind, from_error
 from tensorcast.schema.ids import Epoch, NodeId
@@ -31,7 +38,7 @@ class Links:
     def __init__(
         self,
         transports: Mapping[str, Transport],
-        memory: memoryview,
+        memory: Memory,
         address_of: AddressOf,
         share: Share | None = None,
     ) -> None:
@@ -98,7 +105,7 @@ class Links:
         """The memory as a transport knows it, from its first pull on."""
         found = self._targets.get(transport)
         if found is None:
-            found = self._transports[transport].register(self._memory, share=self._share)
+            found = register(self._transports[transport], self._memory, self._share)
             self._targets[transport] = found
         return found
 

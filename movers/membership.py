@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ from tensorcast.log.writer import Writer
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.doors import Seal
 from tensorcast.movers.journal import Journal, LastLife
+from tensorcast.movers.memory.cuda import CudaPool
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.peers import Peers
 from tensorcast.movers.reports import Life, Reporter
@@ -48,12 +49,13 @@ class Membership:
         follower: Follower,
         life: Life,
         pool: Pool,
+        gpus: CudaPool,
         disk_room: DiskRoom,
         peers: Peers,
         journal: Journal,
         reporter: Reporter,
         address: str,
-        transports: Sequence[str],
+        transports: Callable[[], tuple[str, ...]],
         count_blocks: Callable[[], dict[str, int]],
         seal: Seal,
     ) -> None:
@@ -63,6 +65,7 @@ class Membership:
         self._follower = follower
         self._life = life
         self._pool = pool
+        self._gpus = gpus
         self._disk_room = disk_room
         self._peers = peers
         self._count_blocks = count_blocks
@@ -71,7 +74,7 @@ class Membership:
         self._reporter = reporter
         self._listening = address
         self._address = advertise(address, settings.advertise)
-        self._transports = tuple(transports)
+        self._transports = transports
 
     async def join(self) -> None:
         """Begins a new life of the node: the epoch after the last one. Raises Rejected when
@@ -123,23 +126,24 @@ class Membership:
             epoch=self._life.epoch,
             address=self._address,
             tiers={
+                **({Tier.GPU: self._gpus.capacity_bytes} if self._gpus.devices else {}),
                 Tier.DRAM: self._settings.dram_bytes,
                 Tier.DISK: self._disk_room.capacity_bytes,
                 **({Tier.OBJECT: SIZE_BYTES_MAX} if self._settings.object_url else {}),
             },
-            transports=self._transports,
+            transports=self._transports(),
             overflow=self._settings.overflow,
             labels=self._settings.labels,
             bandwidth=self._settings.bandwidth,
             ticket_key=self._seal.public_key,
         )
 
-    async def rejoin(self, lost: asyncio.Event) -> None:
-        """Joins anew each time the cluster has given this life up, for ever."""
+    async def rejoin(self, called: asyncio.Event, why: str) -> None:
+        """Joins anew each time that it is called to, for ever."""
         while True:
-            await lost.wait()
-            lost.clear()
-            _logger.warning("this node was declared lost; it joins again")
+            await called.wait()
+            called.clear()
+            _logger.warning("%s; it joins again", why)
             await self.join()
 
     async def leave(self) -> None:
@@ -173,6 +177,9 @@ class Membership:
                 "used": self._disk_room.used_bytes,
             },
         }
+        if self._gpus.devices:
+            used = {"capacity": self._gpus.capacity_bytes, "used": self._gpus.used_bytes}
+            tiers["gpu"] = used
         return msgspec.json.encode(
             {
                 "epoch": self._life.epoch,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -26,8 +25,9 @@ from tensorcast.movers.blocks.base import NullSpill
 from tensorcast.movers.blocks.node import NodeBlocks
 from tensorcast.movers.blocks.projection import BlockProjection
 from tensorcast.movers.blocks.reports import BlockReports
-from tensorcast.movers.budget import DiskBudget, read_space
+from tensorcast.movers.budget import DiskBudget
 from tensorcast.movers.core.supply import is_coming
+from tensorcast.movers.counting import count
 from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
@@ -35,6 +35,7 @@ from tensorcast.movers.doors import Door, Refusals, Seal, sign_for_users
 from tensorcast.movers.excerpts import Excerpts
 from tensorcast.movers.fabric import open_fabric
 from tensorcast.movers.fills import Fills
+from tensorcast.movers.gpus import make_work, open_room
 from tensorcast.movers.hibernation import Hibernation
 from tensorcast.movers.images import Images
 from tensorcast.movers.journal import Journal
@@ -106,8 +107,11 @@ class Mover:
         self._disk = DiskTier(settings.data_dir / "disk")
         self._lifelines = Lifelines()
         self._reporter = Reporter(journal, self._life)
+        self._gpus = open_room(
+            settings, self._lifelines, self._fabric, self._reporter, self._follower, self._life
+        )
         self._residents = Residents(
-            settings.node, self._pool, journal, self._disk, is_coming=self._is_coming
+            settings.node, self._pool, journal, self._disk, self._is_coming, self._gpus
         )
         self._peers = Peers()
         self._refusals = Refusals(self._reporter, self._life)
@@ -199,26 +203,22 @@ class Mover:
     def _wire(self) -> None:
         settings, follower, life = self._settings, self._follower, self._life
         room = self._wire_rooms()
-        puller = Puller(
-            self._residents, self._fabric.transports, self._peers, self._reporter, follower, life
-        )
+        told = self._reporter, follower, life
+        puller = Puller(self._residents, self._fabric.transports, self._peers, *told)
         disk_locks = Locks()
         store = ObjectTier(settings.object_url) if settings.object_url else None
         depots = Depots(store, self._residents, self._reporter, follower, life)
         self._images = self._make_images(disk_locks)
-        fills = Fills(
+        self._fills = fills = Fills(
             self._residents,
             room,
             self._disk,
             puller,
-            self._reporter,
-            follower,
-            life,
+            *told,
             disk_locks,
             depots,
             self._images,
         )
-        self._fills = fills
         self._disk_pulls = DiskPulls(
             self._residents,
             self._pool,
@@ -226,9 +226,7 @@ class Mover:
             self._disk_room,
             self._disk.folder,
             puller,
-            self._reporter,
-            follower,
-            life,
+            *told,
             disk_locks,
         )
         self._operations = operations = Operations(
@@ -237,12 +235,11 @@ class Mover:
             self._disk_pulls,
             self._disk,
             self._disk_room,
-            self._reporter,
-            follower,
-            life,
+            *told,
             disk_locks,
             depots,
             self._images,
+            make_work(self._gpus, self._residents, fills, self._fabric, *told),
         )
         self._agent = Agent(
             follower,
@@ -273,6 +270,7 @@ class Mover:
             self._excerpts,
             self._operations,
             lambda: self._log.is_away,
+            self._gpus,
         )
         self._puts = Puts(
             room,
@@ -294,12 +292,13 @@ class Mover:
             follower,
             life,
             self._pool,
+            self._gpus.pool,
             self._disk_room,
             self._peers,
             self._journal,
             self._reporter,
             self._server.address,
-            tuple(self._fabric.transports),
+            lambda: self._fabric.names,
             self._count_blocks,
             self._seal,
         )
@@ -336,6 +335,7 @@ class Mover:
             self._images,
             self._levels,
             self._pool,
+            self._fabric,
             lambda: self._notifier.status(self._about()),
         )
         self._hibernation = Hibernation(
@@ -352,12 +352,14 @@ class Mover:
         trace: TracebackType | None,
     ) -> None:
         self._server.close()
+        self._fabric.stop_serving()
         self._recollection.close()
         self._blocks.close()
         self._block_files.close()
         self._lifelines.close()
         self._pool.close()
         self._fabric.close()
+        self._gpus.pool.close()
 
     async def live(self, kept: Mapping[str, int], stopping: asyncio.Event) -> None:
         """From the first look at the log to the last report: serves until `stopping` is set.
@@ -390,7 +392,8 @@ class Mover:
         self._run(
             tasks,
             self._membership.beat(),
-            self._membership.rejoin(self._agent.lost),
+            self._membership.rejoin(self._agent.lost, "this node was declared lost"),
+            self._membership.rejoin(self._upkeep.fabric_grew, "an RDMA device has come up"),
             self._check(),
             self._levels.run(),
             self._block_reports.run(),
@@ -472,28 +475,20 @@ class Mover:
     def _reap(self) -> None:
         """Readers have gone."""
         self._excerpts.forget(self._lifelines.reap())
+        self._gpus.pool.reclaim()
 
     def _stats(self) -> Stats:
-        pool = self._pool.stats()
-        return Stats(
-            node=self._life.node,
-            epoch=self._life.epoch,
-            capacity_bytes=pool.capacity_bytes,
-            used_bytes=pool.used_bytes + pool.retired_bytes,
-            segments=pool.segments,
-            segments_free=pool.segments_free,
-            replicas=len(self._residents.all()),
+        return count(
+            self._life,
+            self._pool,
+            self._residents,
+            self._journal,
+            self._follower,
+            self._disk_room,
+            self._settings.data_dir,
             puts_open=self._puts.total,
             readers=self._lifelines.total(),
-            journal_pending=self._journal.pending,
-            trouble=self._journal.trouble,
-            log_seq=self._follower.view.at,
-            descriptors=len(os.listdir("/proc/self/fd")),
             unsaved_bytes=self._hibernation.unsaved_bytes() + self._pending.size_bytes,
-            disk_free_bytes=read_space(self._settings.data_dir).free_bytes,
-            free_bytes=pool.free_bytes,
-            disk_capacity_bytes=self._disk_room.capacity_bytes,
-            disk_used_bytes=self._disk_room.used_bytes,
             waiting=self._room.waiting,
             peers=self._peers.report(),
         )

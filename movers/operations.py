@@ -12,6 +12,7 @@ from tensorcast.movers.depots import Depots
 from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.disk_room import DiskRoom
 from tensorcast.movers.fills import Fills
+from tensorcast.movers.gpu_work import GpuWork
 from tensorcast.movers.images import Images
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.verify import verify_chunks
@@ -51,7 +52,9 @@ class Operations:
         disk_locks: Locks,
         depots: Depots,
         images: Images,
+        gpus: GpuWork,
     ) -> None:
+        self._gpus = gpus
         self._images = images
         self._depots = depots
         self._residents = residents
@@ -68,6 +71,17 @@ class Operations:
         """Does the work and reports what becomes of replicas; what becomes of the operation is the
         caller's to report. Repeating finished work changes nothing. Raises TensorCastError."""
         match work:
+            case Materialize(tier=Tier.GPU) | Persist(tier=Tier.GPU):
+                sources = work.sources if isinstance(work, Materialize) else ()
+                return await self._gpus.materialize(work.artifact, sources, cause)
+            case Load(tier=Tier.GPU):
+                check, read = self._gpus.check_ready, self._gpus.read
+                return await self._fills.fill(work.artifact, check, read, cause)
+            case Evict(tier=Tier.GPU):
+                return await self._evict_gpu(work, cause)
+            case Verify(tier=Tier.GPU):
+                await self._gpus.verify(work.artifact, cause)
+                return Moved()
             case Materialize(tier=Tier.DISK):
                 async with self._disk_locks.alone(work.artifact):
                     return await self._materialize_on_disk(work, cause)
@@ -192,6 +206,12 @@ class Operations:
         by_others = is_stored(view, work.artifact, but_by=self._life.node)
         await self._depots.remove(work.artifact, is_shared=by_others and not is_removed)
         await self._reporter.report([DropReplica(replica=replica, epoch=epoch)], cause)
+        return Moved()
+
+    async def _evict_gpu(self, work: Evict, cause: EventId | None) -> Moved:
+        if not await self._gpus.evict(work.artifact, work.reason, cause, self._check_evicting):
+            ghost = replica_id(work.artifact, self._life.node, Tier.GPU)
+            return await self._lose_ghost(ghost, cause)
         return Moved()
 
     async def _find_for_eviction(self, artifact: ArtifactId) -> Resident | None:

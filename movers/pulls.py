@@ -32,7 +32,7 @@ from tensorcast.movers.links import Links
 from tensorcast.movers.peers import Peers
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Filling, Residents
-from tensorcast.movers.transports.base import Transport
+from tensorcast.movers.transports.base import Transport, is_able
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
@@ -93,6 +93,11 @@ class Puller:
         self._reporter = reporter
         self._follower = follower
         self._life = life
+
+    @property
+    def is_able(self) -> bool:
+        """Whether any transport can be used now."""
+        return any(map(is_able, self._transports.values()))
 
     def check_sources(self, artifact: Artifact) -> None:
         """Raises Unavailable when no node that is up has any of the artifact's bytes."""
@@ -259,7 +264,8 @@ class Puller:
         """The transports that have not failed with a peer lately, and the last one, which all
         have."""
         *better, last = self._transports
-        good = (n for n in better if self._ways[n].standing(node, epoch) is not _QUARANTINED)
+        able = (n for n in better if is_able(self._transports[n]))
+        good = (n for n in able if self._ways[n].standing(node, epoch) is not _QUARANTINED)
         return (*good, last)
 
     def _address(self, peer: NodeId) -> str:

@@ -20,6 +20,7 @@ from tensorcast.movers.core.holdings import (
 )
 from tensorcast.movers.core.supply import DEMAND, peers_with
 from tensorcast.movers.excerpts import Excerpt, Excerpts
+from tensorcast.movers.gpu_room import GpuResident, GpuRoom
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.handover import Lifelines
@@ -48,6 +49,13 @@ FOLLOW_IDLE_S: Final = 1.0
 """So long an operation may take to be known here, or another one to be issued."""
 
 
+class GpuGrant(msgspec.Struct, frozen=True):
+    """A reader's lifeline of what lies on a device; the caller closes its copy after sending it."""
+
+    resident: GpuResident
+    lifeline_fd: int
+
+
 class Grant(msgspec.Struct, frozen=True):
     """A reader's descriptors, of which the caller closes its copies after sending them."""
 
@@ -71,7 +79,9 @@ class Readers:
         excerpts: Excerpts,
         operations: Operations,
         is_away: Callable[[], bool],
+        gpus: GpuRoom,
     ) -> None:
+        self._gpus = gpus
         self._operations = operations
         self._is_away = is_away
         self._excerpts = excerpts
@@ -114,6 +124,20 @@ class Readers:
                 hint="`tcctl op ls` shows how far it is; ask again to go on waiting.",
                 node=self._life.node,
             ) from None
+
+    async def read_gpu(self, what: str, after: Seq, timeout_s: float, user: str) -> GpuGrant | None:
+        """As `read`, of what a device of the node has; None: none has all of it."""
+        if not self._gpus.all():
+            return None
+        async with asyncio.timeout(min(timeout_s, TIMEOUT_S_MAX)):
+            await self._pending.settle_key(what)
+            artifact = await self._resolve(what, after)
+        check_artifact(self._follower.view, user, artifact.id, Right.READ)
+        found = self._gpus.find_ready(artifact.id)
+        if found is None:
+            return None
+        found.used_at = time.monotonic()
+        return GpuGrant(found, self._lifelines.grant(found.segment.name))
 
     async def _resolve(self, what: str, after: Seq) -> Artifact:
         view = self._follower.view

@@ -209,6 +209,8 @@ class Recovery:
     def _is_here(self, replica: Replica) -> bool:
         if replica.tier is Tier.DISK:
             return self._residents.is_on_disk(replica.artifact)
+        if replica.tier is Tier.GPU:
+            return self._residents.is_on_device(replica.artifact)
         if replica.tier is Tier.OBJECT:  # it is not on this node, and needs no mover to be there
             return True
         if self._residents.find(replica.artifact) is not None:

@@ -23,7 +23,7 @@ from tensorcast.movers.memory.hibernate import open_image
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.tiers.base import Tier as Store
-from tensorcast.movers.transports.base import Bell, Lending, NotYet
+from tensorcast.movers.transports.base import Bell, Lending, Memory, NotYet
 from tensorcast.movers.uses import Uses
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
@@ -53,7 +53,7 @@ class Filling(Protocol):
     replica: ReplicaId
 
     @property
-    def memory(self) -> memoryview: ...
+    def memory(self) -> Memory: ...
 
     @property
     def missing(self) -> ChunkSet: ...
@@ -62,6 +62,18 @@ class Filling(Protocol):
     def is_dropped(self) -> bool: ...
 
     def add(self, chunks: ChunkSet) -> None: ...
+
+
+class Devices(Protocol):
+    """What lies in the memory of the node's GPUs. For any thread."""
+
+    def find(self, artifact: ArtifactId) -> object | None: ...
+
+    def find_ready(self, artifact: ArtifactId) -> object | None: ...
+
+    def lend(self, artifact: ArtifactId) -> AbstractContextManager[Lending]:
+        """Raises NotFound."""
+        ...
 
 
 class Resident:
@@ -163,9 +175,11 @@ class Residents:
         journal: Journal,
         disk: Store,
         is_coming: Callable[[ArtifactId], bool] = lambda _: False,
+        devices: Devices | None = None,
     ) -> None:
         """`is_coming` (for any thread): whether an operation is bringing the artifact here, of
         which nothing may be seen yet."""
+        self._devices = devices
         self._is_coming = is_coming
         self._node = node
         self._pool = pool
@@ -274,6 +288,10 @@ class Residents:
         """Whether the disk tier has a complete replica."""
         return artifact in self._on_disk
 
+    def is_on_device(self, artifact: ArtifactId) -> bool:
+        """Whether a GPU has a complete replica."""
+        return self._devices is not None and self._devices.find_ready(artifact) is not None
+
     def disk_bytes(self) -> int:
         """Size of what is on disk, half-written replicas at their full size."""
         with self._lock:
@@ -358,6 +376,8 @@ class Residents:
             return self._lend_disk(artifact, manifest)
         if pulling is not None:
             return self._lend_disk_pull(pulling)
+        if self._devices is not None and self._devices.find(artifact) is not None:
+            return self._devices.lend(artifact)
         if artifact in self._expected:
             raise NotYet(f"Node {self._node} still reads artifact {artifact} back.")
         if self._is_coming(artifact):

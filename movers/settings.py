@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tensorcast.gpu.finding import VARIABLE, check_wish
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.core.eviction import Watermarks
 from tensorcast.movers.core.fabric import MTU_BYTES, RdmaSettings
@@ -32,7 +33,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`listen` (host:port) and `advertise` (a host) are the data port's; everything that the node
     keeps is in `data_dir`. `disk_bytes` None: what is free, less a reserve;
     `bandwidth` of its network in bytes a second, 0: not known; `verify`: chunks are checked as
-    they arrive; `object_url`: the store that all nodes share; `rdma`: its adapters. Times
+    they arrive; `object_url`: the store that all nodes share; `rdma`: its adapters; `shm`:
+    other movers of this machine are reached through shared memory; `gpu`: its devices, of each of
+    which replicas may take `gpu_bytes`. Times
     in seconds. The `*_max` are limits of this process."""
 
     cluster: str
@@ -60,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     object_url: str | None = None
     rdma: RdmaSettings = RdmaSettings()
+    shm: bool = False
+    gpu: str = "auto"
+    gpu_bytes: int = 0
     access: Access = Access()
 
 
@@ -90,6 +96,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         verify=_verify(environ.get("TENSORCAST_VERIFY") or "arrival"),
         object_url=_object_url(environ.get("TENSORCAST_OBJECT_URL", "")),
         rdma=read_rdma(environ),
+        shm=_switch(environ, "TENSORCAST_SHM"),
+        gpu=check_wish(environ.get(VARIABLE) or "auto"),
+        gpu_bytes=int(_number(environ, "TENSORCAST_GPU_BYTES", 0, 0)),
         access=read_access(environ, f"mover.{_required(environ, 'TENSORCAST_NODE')}"),
     )
 

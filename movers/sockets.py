@@ -44,6 +44,7 @@ from tensorcast.schema.socket import (
     Done,
     Follow,
     Get,
+    GpuPlace,
     Granted,
     Hello,
     OpenPut,
@@ -219,6 +220,8 @@ class SocketServer:
         return opened, (put.segment.open_writable(), *more)
 
     async def _get(self, request: Get, actor: str, user: str) -> tuple[Answer, Sequence[int]]:
+        if request.gpu and (found := await self._get_gpu(request, user)) is not None:
+            return found
         grant = await self._readers.read(
             request.what,
             request.after,
@@ -239,6 +242,21 @@ class SocketServer:
             is_excerpt=isinstance(resident, Excerpt),
         )
         return granted, (grant.segment_fd, grant.lifeline_fd)
+
+    async def _get_gpu(self, request: Get, user: str) -> tuple[Answer, Sequence[int]] | None:
+        grant = await self._readers.read_gpu(request.what, request.after, request.timeout_s, user)
+        if grant is None:
+            return None
+        resident, segment = grant.resident, grant.resident.segment
+        granted = Granted(
+            artifact=resident.id,
+            kind=resident.kind,
+            labels=resident.labels,
+            manifest=resident.manifest,
+            segment=segment.name,
+            gpu=GpuPlace(pci=segment.pci, handle=segment.export()),
+        )
+        return granted, (grant.lifeline_fd,)
 
 
 async def _receive(frames: FrameSocket) -> Request | None:

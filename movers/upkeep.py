@@ -9,6 +9,7 @@ from typing import Final
 from tensorcast.log.follower import Follower
 from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.movers.agent import Agent
+from tensorcast.movers.fabric import Fabric
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.images import Images
 from tensorcast.movers.journal import Journal
@@ -22,7 +23,8 @@ FREE_S_MAX: Final = 60.0
 
 
 class Upkeep:
-    """See the module. `tell` is called when the status of the mover may have changed."""
+    """See the module. `tell` is called when the status of the mover may have changed; `fabric_grew`
+    is set when there is a transport that the log does not know of."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Upkeep:
         images: Images,
         levels: Levels,
         pool: Pool,
+        fabric: Fabric,
         tell: Callable[[], None],
     ) -> None:
         self._log = log
@@ -46,6 +49,8 @@ class Upkeep:
         self._images = images
         self._levels = levels
         self._pool = pool
+        self._fabric = fabric
+        self.fabric_grew = asyncio.Event()
         self._tell = tell
 
     async def run(self) -> None:
@@ -57,6 +62,8 @@ class Upkeep:
                 await self._recall()
             self._levels.forget()
             await in_thread(self._pool.trim, FREE_S_MAX)
+            if await in_thread(self._fabric.look):
+                self.fabric_grew.set()
             await self._journal.look()
             await self.note()
 

@@ -34,10 +34,12 @@ _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
 class Tier(StrEnum):
-    """Where the bytes of a replica are. OBJECT: in a store that all nodes share; the replica is
-    that of the node that stored it, and any node with access can read it, also when that one is
-    gone."""
+    """Where the bytes of a replica are. GPU: in the memory of one of the node's devices; it goes
+    with the mover's process, so it never counts as a copy that keeps an artifact alive. OBJECT: in
+    a store that all nodes share; the replica is that of the node that stored it, and any node with
+    access can read it, also when that one is gone."""
 
+    GPU = "gpu"
     DRAM = "dram"
     DISK = "disk"
     OBJECT = "object"

@@ -101,13 +101,16 @@ class Get(_Request, frozen=True, kw_only=True):
     `partial`: answered as soon as the segment is there, though bytes are still to come
     (`Granted.chunks`); `Follow` tells of them. `chunks`: no others are needed, and these must be
     there. A node that has nothing of the artifact, and is not getting it, brings no more then: an
-    excerpt, which is no replica (`Granted.is_excerpt`). None: all."""
+    excerpt, which is no replica (`Granted.is_excerpt`). None: all.
+    `gpu`: the reader has a device too. If a GPU of the node has all of it, the answer says where
+    (`Granted.gpu`), and brings one descriptor: the lifeline."""
 
     what: str
     after: Seq = Seq(0)
     timeout_s: float = 300.0
     partial: bool = False
     chunks: ChunkSet | None = None
+    gpu: bool = False
 
 
 class Follow(_Request, frozen=True, kw_only=True):
@@ -172,6 +175,14 @@ class Done(_Answer, frozen=True, kw_only=True):
     pass
 
 
+class GpuPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The byte space in the memory of the device at `pci`: `handle` opens it in another process of
+    the machine. It may be read as long as the lifeline is open, and never written."""
+
+    pci: str
+    handle: bytes
+
+
 class Granted(_Answer, frozen=True, kw_only=True):
     """The segment's first `manifest.size_bytes` bytes are the artifact's byte space. `chunks`, if
     any, are those of its bytes that are there: only of these may be read. `segment` is its name in
@@ -184,6 +195,7 @@ class Granted(_Answer, frozen=True, kw_only=True):
     segment: str = ""
     chunks: ChunkSet | None = None
     is_excerpt: bool = False
+    gpu: GpuPlace | None = None
 
 
 class Arrived(_Answer, frozen=True, kw_only=True):

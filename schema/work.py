@@ -15,7 +15,8 @@ class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
     """Pull the artifact into a tier of this node from other replicas. `sources` is the plan: all of
     them are asked at once, also those that are only being filled, and others only for what these
     cannot give; () leaves it to the mover. To DISK it goes through a small window of memory,
-    however large it is."""
+    however large it is. To GPU it goes straight where adapters reach the device, else through
+    DRAM."""
 
     sources: tuple[NodeId, ...] = ()
     tier: Tier = Tier.DRAM
@@ -23,7 +24,8 @@ class Materialize(_Work, frozen=True, kw_only=True, tag="materialize"):
 
 class Load(_Work, frozen=True, kw_only=True, tag="load"):
     """Read the artifact from this node's disk, or (tier OBJECT) from the store that all nodes
-    share, into its DRAM. `if_room`: only as long as nothing has to go for it."""
+    share, or (tier GPU) from a device's memory, into its DRAM. `if_room`: only as long as nothing
+    has to go for it."""
 
     if_room: bool = False
     tier: Tier = Tier.DISK
@@ -31,7 +33,7 @@ class Load(_Work, frozen=True, kw_only=True, tag="load"):
 
 class Persist(_Work, frozen=True, kw_only=True, tag="persist"):
     """Write the artifact from this node's DRAM to its disk, or (tier OBJECT) to the store that all
-    nodes share."""
+    nodes share, or (tier GPU) to a device's memory."""
 
     tier: Tier = Tier.DISK
 

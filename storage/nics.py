@@ -108,6 +108,16 @@ def choose_nics(
     )
 
 
+def choose_near(
+    nics: Sequence[Nic], places: Sequence[Place] = (), wanted: Sequence[str] = ()
+) -> tuple[Choice, ...]:
+    """As `choose_nics`, for memory in several places: what is best for any of them is taken."""
+    rounds = [choose_nics(nics, place, wanted) for place in places or (ANYWHERE,)]
+    taken = {(one.nic, one.port): one for found in rounds for one in found if one.is_taken}
+    left = [one for one in rounds[0] if (one.nic, one.port) not in taken]
+    return (*taken.values(), *left)
+
+
 def _choice(nic: Nic, port: Port, why: str) -> Choice:
     return Choice(nic=nic.name, port=port.number, is_taken=True, why=why)
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from conformance.contents import Shelf
 from tensorcast.movers.core.fabric import RdmaSettings
@@ -152,6 +153,27 @@ def cut_link() -> Iterator[None]:
         run("ip route replace 10.77.0.1 dev v1 src 10.77.0.2 table 102")
         run("ip neigh replace 10.77.0.2 lladdr 02:00:0a:4d:00:02 dev v0 nud permanent")
         run("ip neigh replace 10.77.0.1 lladdr 02:00:0a:4d:00:01 dev v1 nud permanent")
+
+
+def add_device(name: str, interface: str) -> None:
+    """A Soft-RoCE device on an interface, with its node where libibverbs looks for it: there is no
+    udev in the guest."""
+    run(f"rdma link add {name} type rxe netdev {interface}")
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        nodes = [
+            path.name
+            for path in Path("/sys/class/infiniband_verbs").glob("uverbs*")
+            if (path / "ibdev").read_text().strip() == name
+        ]
+        if nodes and "ACTIVE" in Path(f"/sys/class/infiniband/{name}/ports/1/state").read_text():
+            break
+        assert time.monotonic() < deadline, nodes
+        time.sleep(0.05)
+    place = Path("/dev/infiniband", nodes[0])
+    if not place.exists():
+        place.unlink(missing_ok=True)
+        place.symlink_to(f"../{nodes[0]}")
 
 
 def break_pair(endpoint: Endpoint) -> None:

@@ -44,7 +44,7 @@ class Stack:
     def socket(self, node: str) -> Path:
         return self.folder / f"{node}.sock"
 
-    def start_mover(self, node: str, *, dram_bytes: int = 256 << 20) -> None:
+    def start_mover(self, node: str, *, dram_bytes: int = 256 << 20, **environ: str) -> None:
         self._start(
             node,
             "tensorcast.movers.main",
@@ -53,6 +53,7 @@ class Stack:
             TENSORCAST_SOCKET=str(self.socket(node)),
             TENSORCAST_DATA_LISTEN="127.0.0.1:0",
             TENSORCAST_DRAM_BYTES=str(dram_bytes),
+            **environ,
         )
         with self.connect(node) as client:
             self._wait(node, client.stats)

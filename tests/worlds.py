@@ -67,19 +67,23 @@ class World:
         bandwidth: int = 0,
         store: bool = False,
         ticket_key: str = "",
+        gpu: int = 0,
+        transports: tuple[str, ...] = ("tcp",),
     ):
         """A node joins, with capacities in bytes; `store`: it has access to the one that all nodes
         share."""
         tiers = {Tier.DRAM: dram, Tier.DISK: disk}
         if store:
             tiers[Tier.OBJECT] = 1 << 48
+        if gpu:
+            tiers[Tier.GPU] = gpu
         return self.then(
             NodeJoined(
                 node=NodeId(name),
                 epoch=Epoch(epoch),
                 address=f"{name}:1",
                 tiers=tiers,
-                transports=("tcp",),
+                transports=transports,
                 overflow=overflow,
                 labels=labels or {},
                 bandwidth=bandwidth,

@@ -207,7 +207,7 @@ def replicate(
     call: typer.Context,
     what: What,
     to: Annotated[str, typer.Option(metavar="NODE[,NODE...]|all", help="The nodes.")],
-    tier: Annotated[str, typer.Option(help="dram, disk or object.")] = "dram",
+    tier: Annotated[str, typer.Option(help="gpu, dram, disk or object.")] = "dram",
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all are ready.")] = False,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="With --wait: give up after so long.")

@@ -238,6 +238,8 @@ def _request(view: ClusterView, command: RequestReplicas) -> RequestReplicas:
         _check_takes_replicas(view, node, artifact)
         if command.tier is Tier.OBJECT:
             _check_store(view, node, artifact)
+        if command.tier is Tier.GPU:
+            _check_gpu(view, node, artifact)
     return msgspec.structs.replace(command, artifact=artifact)
 
 
@@ -265,6 +267,16 @@ def _check_store(view: ClusterView, name: NodeId, artifact: ArtifactId) -> None:
         raise Rejected(
             f"Node {name} has no access to a store.",
             hint="Set TENSORCAST_OBJECT_URL for its mover, or name another node.",
+            node=name,
+            artifact=artifact,
+        )
+
+
+def _check_gpu(view: ClusterView, name: NodeId, artifact: ArtifactId) -> None:
+    if not view.nodes[resolve_node(view, name)].tiers.get(Tier.GPU):
+        raise Rejected(
+            f"Node {name} keeps nothing in the memory of a GPU.",
+            hint="Set TENSORCAST_GPU_BYTES for its mover, or name another node.",
             node=name,
             artifact=artifact,
         )

@@ -194,13 +194,18 @@ def count_ready(view: ClusterView, artifact: ArtifactId, limit: int) -> int:
     return sum(1 for _ in islice(_some_ready(view, artifact), limit))
 
 
+_NO_SOURCES = frozenset({Tier.OBJECT, Tier.GPU})
+"""Replicas that no plan relies on: a store is nobody's, and a device's memory goes with its mover's
+process."""
+
+
 def _some_ready(view: ClusterView, artifact: ArtifactId) -> Iterator[Replica]:
     """In no order: for questions whose answers do not depend on it."""
     for name in view.replicas_by_artifact.get(artifact, ()):
         replica = view.replicas[name]
         if (
             replica.status is ReplicaStatus.READY
-            and replica.tier is not Tier.OBJECT
+            and replica.tier not in _NO_SOURCES
             and is_up(view, replica.node)
         ):
             yield replica

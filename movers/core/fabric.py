@@ -12,7 +12,8 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`devices`: names, () chooses; `queue_pairs` of each device. `mtu_bytes` and `gid_index` None
     choose. `reads_max`: READs that one queue pair has in flight. `polls`: a rail spins for
     completions instead of sleeping. `windows`: keys come from memory windows where the device has
-    them. `odp`: memory is not pinned where the device can fault pages. `ack_exponent` and
+    them. `odp`: memory is not pinned where the device can fault pages. `pushes`: what is small
+    comes by WRITE_WITH_IMM. `ack_exponent` and
     `retries` are the queue pair's: 4.096 us times 2 to that power, so often."""
 
     is_on: bool = True
@@ -26,6 +27,7 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     polls: bool = False
     windows: bool = True
     odp: bool = False
+    pushes: bool = True
     ack_exponent: int = 14
     retries: int = 7
     rebuilds_max: int = 1

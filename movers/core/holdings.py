@@ -127,6 +127,7 @@ def has_copy(view: ClusterView, artifact: ArtifactId, replica: ReplicaId) -> boo
     return is_stored(view, artifact) or any(
         found.id != replica
         and found.status is ReplicaStatus.READY
+        and found.tier is not Tier.GPU  # it goes with a process
         and found.node in view.nodes
         and view.nodes[found.node].status is NodeStatus.UP
         for found in (view.replicas[id_] for id_ in members)

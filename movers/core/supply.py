@@ -27,6 +27,9 @@ PLANNED, READY, FILLING, DOUBTED = range(4)
 """Ranks of sources. Without a plan all that have something are alike; nodes that are quarantined
 come last, and only when nobody else can do it."""
 
+DIRECT: Final = "rdma"
+"""The transport that reads the memory of devices."""
+
 LABELS: Final = ("host", "rack")
 """Nodes that share the first of these are nearest, then those that share the second."""
 
@@ -66,7 +69,7 @@ def peers_with(
             node=replica.node,
             epoch=owner.epoch,
             address=owner.address,
-            transports=owner.transports,
+            transports=_ways_to(replica, owner, known),
             chunks=replica.chunks | known.chunks if known else replica.chunks,
             rank=_rank(replica.node, plan, is_filling=is_filling),
             is_filling=is_filling,
@@ -90,8 +93,21 @@ def _replicas_elsewhere(
         if replica.node == node or owner is None or owner.status is not NodeStatus.UP:
             continue
         is_there = replica.status in (ReplicaStatus.FILLING, ReplicaStatus.READY)
-        if is_there and replica.tier is not Tier.OBJECT:  # no node serves what is in a store
+        if is_there and _is_served(replica, owner):
             yield replica, owner
+
+
+def _is_served(replica: Replica, owner: Node) -> bool:
+    """No node serves what is in a store; what is in a device's memory, only an adapter reaches."""
+    is_device = replica.tier is Tier.GPU
+    return replica.tier is not Tier.OBJECT and (not is_device or DIRECT in owner.transports)
+
+
+def _ways_to(replica: Replica, owner: Node, known: Peer | None) -> tuple[str, ...]:
+    """How the replica can be had, and the others of its node that are known already."""
+    if replica.tier is not Tier.GPU:
+        return owner.transports
+    return known.transports if known is not None else (DIRECT,)
 
 
 def _rank(node: NodeId, plan: Collection[NodeId], *, is_filling: bool) -> int:
@@ -119,7 +135,8 @@ def _coming(view: ClusterView, artifact: ArtifactId, plan: Iterable[NodeId]) -> 
 
 
 def is_coming(view: ClusterView, artifact: ArtifactId, node: NodeId) -> bool:
-    """Whether an open operation is bringing the artifact to a node, in whatever tier of it."""
+    """Whether an open operation is bringing the artifact to a node, in a tier that any peer can
+    read."""
     return any(operation_making(view, artifact, node, tier) for tier in (Tier.DRAM, Tier.DISK))
 
 
@@ -171,7 +188,7 @@ def _covers(peers: Sequence[Peer], missing: ChunkSet) -> bool:
 
 def plan_of(view: ClusterView, artifact: ArtifactId, node: NodeId) -> tuple[NodeId, ...]:
     """The sources that the node's open operation shall use now: a plan changes while it runs."""
-    for tier in (Tier.DRAM, Tier.DISK):
+    for tier in (Tier.DRAM, Tier.DISK, Tier.GPU):
         making = operation_making(view, artifact, node, tier)
         operation = view.operations[making] if making is not None else None
         if operation is None or not isinstance(operation.work, Materialize):

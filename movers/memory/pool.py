@@ -42,18 +42,32 @@ class NoStore:
         pass
 
 
+class DeviceSegment(Protocol):
+    """Memory of a GPU, as a watcher needs it."""
+
+    address: int
+    nbytes: int
+
+    def open_dmabuf(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> memoryview: ...
+
+
+Watched = memoryview | DeviceSegment
+
+
 class SegmentWatcher(Protocol):
     """Is told of segments, in any thread, by their memory; must be quick."""
 
-    def mapped(self, memory: memoryview) -> None:
+    def mapped(self, memory: Watched) -> None:
         """A segment begins."""
         ...
 
-    def emptied(self, memory: memoryview) -> None:
+    def emptied(self, memory: Watched) -> None:
         """Its content is not needed any more; it may be used again for other content."""
         ...
 
-    def unmapped(self, memory: memoryview) -> None:
+    def unmapped(self, memory: Watched) -> None:
         """It is about to end."""
         ...
 
@@ -61,13 +75,13 @@ class SegmentWatcher(Protocol):
 class NoWatcher:
     """A watcher that does nothing."""
 
-    def mapped(self, memory: memoryview) -> None:
+    def mapped(self, memory: Watched) -> None:
         pass
 
-    def emptied(self, memory: memoryview) -> None:
+    def emptied(self, memory: Watched) -> None:
         pass
 
-    def unmapped(self, memory: memoryview) -> None:
+    def unmapped(self, memory: Watched) -> None:
         pass
 
 

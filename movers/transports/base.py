@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -27,6 +27,23 @@ class MemoryKind(StrEnum):
     DRAM = "dram"
     VRAM = "vram"
     FILE = "file"
+
+
+class DeviceMemory(Protocol):
+    """Memory of a GPU. Only adapters reach it; `read` copies bytes out of it, which takes a
+    while."""
+
+    address: int
+    nbytes: int
+
+    def open_dmabuf(self) -> int:
+        """A descriptor of all of it for an adapter; the caller closes it. Raises Unavailable."""
+        ...
+
+    def read(self, start: int, stop: int) -> memoryview: ...
+
+
+Memory = memoryview | DeviceMemory
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +121,38 @@ class Transport(Protocol):
         ...
 
 
+@runtime_checkable
+class ReachesDevices(Protocol):
+    """A transport that can fill the memory of GPUs too."""
+
+    def register_device(self, memory: DeviceMemory, *, share: Share | None = None) -> Region:
+        """As `Transport.register`."""
+        ...
+
+
+@runtime_checkable
+class NeedsDevices(Protocol):
+    """A transport that is of use while it has devices; they may come later."""
+
+    @property
+    def devices(self) -> Sequence[object]: ...
+
+
+def is_able(transport: Transport) -> bool:
+    """Whether a transport can be used now."""
+    return not isinstance(transport, NeedsDevices) or bool(transport.devices)
+
+
+def register(transport: Transport, memory: Memory, share: Share | None = None) -> Region:
+    """Memory of whatever kind, as the transport knows it. Raises Unavailable for that of a GPU when
+    the transport does not reach it."""
+    if isinstance(memory, memoryview):
+        return transport.register(memory, share=share)
+    if not isinstance(transport, ReachesDevices):
+        raise Unavailable(f"Transport {transport.name} does not reach the memory of GPUs.")
+    return transport.register_device(memory, share=share)
+
+
 class Bell:
     """Wakes the threads that wait for something to change, at once and without polling."""
 
@@ -139,14 +188,15 @@ class Bell:
 class Lending(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact that a peer may read: a descriptor, where the byte space lies behind it, and
     the chunks that may be served now. `bell` rings when there are more; None: none will come.
-    `memory`: the whole byte space from its beginning on, and maybe more, where it is mapped."""
+    `memory`: the whole byte space from its beginning on, and maybe more, where it is mapped, or in
+    a device: then there is no descriptor (-1)."""
 
     fd: int
     layout: Layout
     chunk_bytes: int
     chunks: Callable[[], ChunkSet]
     bell: Bell | None = None
-    memory: memoryview | None = None
+    memory: Memory | None = None
 
     def wait_for(self, chunk: int, timeout_s: float) -> bool:
         """Waits until a chunk may be served; whether it may. Returns at once when nothing will

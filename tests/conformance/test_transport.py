@@ -1,5 +1,6 @@
 """Every transport keeps the contract."""
 
+import secrets
 from contextlib import asynccontextmanager
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from conformance.contents import Shelf
 from conformance.transport import PEER, Wire, check_transport
 from tensorcast.movers.transports.loopback import LoopbackHub, LoopbackTransport
+from tensorcast.movers.transports.shm.channel import ShmTransport
+from tensorcast.movers.transports.shm.server import ShmServer
 from tensorcast.movers.transports.tcp.client import TcpTransport
 from tensorcast.movers.transports.tcp.dialing import ClientLimits
 from tensorcast.movers.transports.tcp.server import TcpServer
@@ -35,10 +38,22 @@ def tcp(listen, streams):
     return make
 
 
+@asynccontextmanager
+async def shm():
+    shelf, cluster = Shelf(), f"c-{secrets.token_hex(4)}"
+    server = ShmServer(shelf, cluster, PEER)
+    yield Wire(ShmTransport(cluster), "", shelf, server.close)
+    server.close()
+    assert server.connections == 0
+    assert shelf.lent == 0, "the server has let everything go"
+    shelf.close()
+
+
 @pytest.mark.parametrize(
     "make_wire",
     [
         pytest.param(loopback, id="loopback"),
+        pytest.param(shm, id="shm"),
         pytest.param(tcp("127.0.0.1:0", 2), id="tcp"),
         pytest.param(tcp("127.0.0.1:0", 1), id="tcp-one-stream"),
         pytest.param(tcp("[::1]:0", 2), id="tcp-ipv6"),

@@ -93,6 +93,7 @@ async def check_transport(make_wire: MakeWire) -> None:
     """Runs all checks, each with a wire of its own."""
     for check in (
         check_bytes_arrive,
+        check_small_pulls,
         check_ends_come_once,
         check_missing_chunks,
         check_waiting,
@@ -121,6 +122,25 @@ async def check_bytes_arrive(wire: Wire, manifest: Manifest, content: bytearray)
     assert memory[2 * MIB : 4 * MIB] == b"\xee" * (2 * MIB), "nothing else is touched"
     assert memory[4 * MIB : SIZE] == content[4 * MIB :]
     assert memory[SIZE:] == b"\xee" * 64
+
+
+async def check_small_pulls(wire: Wire, manifest: Manifest, content: bytearray) -> None:
+    """Many at a time, of the artifact's last few bytes, and each into its own place."""
+    memory, target = bytearray(321 * 40), make_pull(manifest, 5, 6).source_range
+    region = wire.transport.register(memoryview(memory), MemoryKind.DRAM)
+    channel = await wire.transport.connect(PEER, wire.address)
+    for first in (0, 1):
+        numbers = range(first, 40, 2)
+        places = {n: ByteRange(n * target.size, target.size) for n in numbers}
+        channel.post(
+            [make_pull(manifest, 5, 6, number=n, target_range=places[n]) for n in numbers], region
+        )
+        ends = await collect(channel, len(numbers))
+        assert all(isinstance(end, Completed) for end in ends)
+        assert sorted(end.pull.number for end in ends) == list(numbers)
+    await channel.aclose()
+    region.close()
+    assert memory == content[5 * MIB :] * 40
 
 
 async def check_ends_come_once(wire: Wire, manifest: Manifest, content: bytearray) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mover_nodes import MIB, Content, MoverNode, observing
-from rdma_ends import cut_link, resources
+from rdma_ends import add_device, cut_link, resources, run
 from servers import NatsServer
 from tensorcast.schema.ids import NodeId, Tier
 from tensorcast.schema.work import Evict, Materialize
@@ -34,13 +36,13 @@ def nodes(tmp_path: Path, nats_server: NatsServer) -> Iterator[list[MoverNode]]:
         node.close()
 
 
-def put(node: MoverNode, content: Content) -> None:
+def put(node: MoverNode, content: Content, key: str = "m") -> None:
     with node.application() as application:
-        application.put(content, key="m")
+        application.put(content, key=key)
 
 
-def read(node: MoverNode) -> bytes:
-    with node.application("user:bob@test") as application, application.get("m") as reading:
+def read(node: MoverNode, what: str = "m") -> bytes:
+    with node.application("user:bob@test") as application, application.get(what) as reading:
         return reading.bytes()
 
 
@@ -98,6 +100,79 @@ async def test_a_link_that_goes_down_in_the_middle_leaves_the_rest_to_tcp(
         assert (detour.peer, detour.before, detour.after) == ("n1", "rdma", "tcp")
         assert "over RDMA" in detour.why
         assert await asyncio.to_thread(read, nodes[1]) == content.bytes
+
+
+async def test_queue_pairs_that_fail_cost_a_chunk_each_and_leave_the_rest_to_tcp(
+    nodes: list[MoverNode], nats_server: NatsServer, tmp_path: Path
+):
+    """The first one in the middle of 64 MiB is replaced by another, the second is the last."""
+    reads = tmp_path / "reads"
+    nodes[1].stop()
+    folder = Path(__file__).parent / "saboteur"
+    nodes[1].start(
+        PYTHONPATH=str(folder),
+        TENSORCAST_TEST_READS=str(reads),
+        TENSORCAST_RDMA_MTU="1024",  # slower, so that there is a middle
+    )
+    content = Content([64 * MIB])
+    size, chunk = content.manifest.size_bytes, content.manifest.chunk_bytes
+    async with observing(nats_server.url) as observer:
+        await asyncio.to_thread(put, nodes[0], content)
+        before = received_bytes()
+        operation = await observer.issue("n2", Materialize(artifact=content.id))
+        for at in (12 * MIB, 28 * MIB):
+            await asyncio.to_thread(wait_until, lambda at=at: received_bytes() - before > at)
+            assert nodes[1].pid is not None
+            os.kill(nodes[1].pid, signal.SIGUSR2)
+        done = await observer.succeeded(operation)
+        assert set(done.transports) == {"rdma", "tcp"}
+        assert sum(done.transports.values()) == done.bytes_moved == size
+        assert min(done.transports.values()) > 4 * MIB
+        (detour,) = done.detours
+        assert (detour.peer, detour.before, detour.after) == ("n1", "rdma", "tcp")
+        assert "WR_FLUSH_ERR" in detour.why
+        assert await asyncio.to_thread(read, nodes[1]) == content.bytes
+    read_by_rail = [int(line) for line in reads.read_text().split()]
+    assert len(read_by_rail) == 2, "one was replaced, and the second was the last"
+    repeated = sum(read_by_rail) - done.transports["rdma"]
+    assert 0 <= repeated <= 2 * chunk
+
+
+async def test_an_adapter_that_comes_up_later_is_used_without_a_restart(
+    tmp_path: Path, nats_server: NatsServer
+):
+    """The node has none at first: it comes, and the others hear of it."""
+    run("rdma link del rxe1")
+    nodes = [
+        MoverNode(name, tmp_path / name, nats_server.url, TENSORCAST_RDMA=device)
+        for name, device in (("n1", "rxe0"), ("n2", "rxe1"))
+    ]
+    content, more = Content([4 * MIB]), Content([5 * MIB], seed=1)
+    try:
+        for node in nodes:
+            node.start()
+        async with observing(nats_server.url) as observer:
+            for each in (content, more):
+                await asyncio.to_thread(put, nodes[0], each, each.id[:8])
+            assert (await observer.view()).nodes[NodeId("n2")].transports == ("tcp",)
+            done = await observer.succeeded(
+                await observer.issue("n2", Materialize(artifact=content.id))
+            )
+            assert set(done.transports) == {"tcp"}
+            add_device("rxe1", "v1")
+            await observer.until(
+                lambda view: view.nodes[NodeId("n2")].transports == ("rdma", "tcp")
+            )
+            done = await observer.succeeded(
+                await observer.issue("n2", Materialize(artifact=more.id))
+            )
+            assert set(done.transports) == {"rdma"}
+            assert await asyncio.to_thread(read, nodes[1], more.id) == more.bytes
+    finally:
+        for node in nodes:
+            node.close()
+        if not Path("/sys/class/infiniband/rxe1").exists():
+            add_device("rxe1", "v1")
 
 
 def wait_until(predicate) -> None:

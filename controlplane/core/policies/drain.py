@@ -71,7 +71,7 @@ def _is_superfluous(view: ClusterView, replica: Replica) -> bool:
         and is_up(view, replica.node)
         and sealed(view, replica.artifact) is not None
         and is_free(view, replica)
-        and stays(view, replica.artifact, replica.tier)
+        and (replica.tier is Tier.GPU or stays(view, replica.artifact, replica.tier))
     )
 
 

@@ -160,7 +160,8 @@ def _remake(view: ClusterView, replica: Replica) -> Iterator[Task]:
 def _refill(view: ClusterView, replica: Replica) -> Iterator[Task]:
     """Work for a replica that lacks chunks, on its node."""
     artifact, node, tier = replica.artifact, replica.node, replica.tier
-    if is_making(view, artifact, node, tier) or is_making(view, artifact, node, Tier.DRAM):
+    # What goes to a GPU may come through DRAM.
+    if any(is_making(view, artifact, node, one) for one in (tier, Tier.DRAM, Tier.GPU)):
         return
     work = fill_work(view, artifact, node, tier)
     if not isinstance(work, Materialize) or work.sources:

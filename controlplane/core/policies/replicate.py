@@ -53,7 +53,7 @@ from tensorcast.schema.events import (
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier
 from tensorcast.schema.work import Evict, Materialize, Persist
 
-_ORDER = (Tier.DRAM, Tier.OBJECT, Tier.DISK)
+_ORDER = (Tier.DRAM, Tier.OBJECT, Tier.GPU, Tier.DISK)
 """What goes to the store needs DRAM, what goes to a disk does not."""
 Request = tuple[NodeId, Tier]
 Wanted = tuple[ArtifactId, Iterable[Request]]

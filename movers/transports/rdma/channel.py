@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from tensorcast.movers.core.reading import Reading
 from tensorcast.movers.core.transfer import Broken, Completion, Pull
 from tensorcast.movers.transports.base import Region
 from tensorcast.movers.transports.rdma import wire
@@ -18,7 +19,6 @@ from tensorcast.movers.transports.rdma.device import Device
 from tensorcast.movers.transports.rdma.endpoint import Endpoint
 from tensorcast.movers.transports.rdma.line import receive_greeting, tune
 from tensorcast.movers.transports.rdma.rail import Rail
-from tensorcast.movers.transports.rdma.reading import Reading
 from tensorcast.movers.transports.rdma.region import RdmaRegion
 from tensorcast.movers.transports.rdma.statuses import Meaning
 from tensorcast.movers.transports.rdma.verbs import PyverbsError
@@ -76,7 +76,7 @@ class Dialer:
             connected = socket.create_connection(where, self._connect_s)
             opened.callback(connected.close)
             tune(connected, 2 * self._connect_s)
-            endpoint = Endpoint(device)
+            endpoint = Endpoint(device, lands=True)
             opened.callback(endpoint.close)
             hello = wire.Hello(
                 cluster=self._cluster,

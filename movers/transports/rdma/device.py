@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.schema.errors import Unavailable
-from tensorcast.storage.nics import ETHERNET, Gid, Nic, Port, choose_gid, choose_nics, names_taken
+from tensorcast.storage.nics import (
+    ETHERNET,
+    Gid,
+    Nic,
+    Place,
+    Port,
+    choose_gid,
+    choose_near,
+    names_taken,
+)
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,10 +96,15 @@ def _has_odp(context: verbs.Context) -> bool:
     return bool(caps.rc_odp_caps & verbs.enums.IBV_ODP_SUPPORT_READ)
 
 
-def open_devices(nics: Sequence[Nic], settings: RdmaSettings) -> tuple[Device, ...]:
-    """The adapters that are worth using, best first. Raises Unavailable when there is none, with
-    the reason."""
-    choices = choose_nics(nics, wanted=settings.devices)
+def open_devices(
+    nics: Sequence[Nic],
+    settings: RdmaSettings,
+    but: Collection[tuple[str, int]] = (),
+    places: Sequence[Place] = (),
+) -> tuple[Device, ...]:
+    """The adapters that are worth using, for memory in these places, best first; but those (by name
+    and port) that are open already. Raises Unavailable when there is none, with the reason."""
+    choices = choose_near(nics, places, settings.devices)
     taken = names_taken(choices)
     if not taken:
         why = "; ".join(f"{one.nic}: {one.why}" for one in choices) or "the kernel knows none"
@@ -98,7 +112,7 @@ def open_devices(nics: Sequence[Nic], settings: RdmaSettings) -> tuple[Device, .
     known = {(nic.name, port.number): (nic, port) for nic in nics for port in nic.ports}
     opened: list[Device] = []
     try:
-        for name in taken:
+        for name in (one for one in taken if one not in but):
             opened.append(Device(*known[name], settings))
     except verbs.PyverbsError as error:
         for device in opened:

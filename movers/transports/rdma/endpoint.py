@@ -16,8 +16,16 @@ import msgspec
 from tensorcast.movers.core.fabric import agree_mtu, agree_reads
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.movers.transports.rdma.device import Device
-from tensorcast.movers.transports.rdma.region import Registered
-from tensorcast.movers.transports.rdma.wire import BUFFERS, MESSAGE_BYTES_MAX, Card
+from tensorcast.movers.transports.rdma.region import Registration
+from tensorcast.movers.transports.rdma.statuses import SUCCESS
+from tensorcast.movers.transports.rdma.wire import (
+    BUFFERS,
+    LANDINGS,
+    MESSAGE_BYTES_MAX,
+    PUSH_BYTES,
+    Card,
+    Push,
+)
 from tensorcast.schema.errors import Unavailable
 from tensorcast.storage.memory import address_of
 from tensorcast.storage.nics import ETHERNET, Gid
@@ -34,17 +42,21 @@ _making = threading.Lock()
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A request that has ended: `number` is the one it was posted with."""
+    """A request that has ended: `number` is the one it was posted with. `pushed`: the immediate
+    value of a push that has come."""
 
     number: int
     status: int
     size_bytes: int
+    pushed: int | None = None
 
 
 class Endpoint:
-    """Owns queue pair, completion queue and message buffers until `close`. For one thread."""
+    """Owns queue pair, completion queue and message buffers until `close`. For one thread. `lands`:
+    the peer may push into the landings, and nowhere else."""
 
-    def __init__(self, device: Device, like: Gid | None = None) -> None:
+    def __init__(self, device: Device, like: Gid | None = None, *, lands: bool = False) -> None:
+        self._access = int(verbs.enums.IBV_ACCESS_REMOTE_READ)
         self.device = device
         self.gid = device.gid(like)
         self.reads_max = 1
@@ -65,6 +77,11 @@ class Endpoint:
                 address=self._address,
             )
             opened.callback(self._registered.close)
+            self._landings: _Landings | None = None
+            if lands:
+                self._landings = _Landings(device)
+                opened.callback(self._landings.close)
+                self._access |= verbs.enums.IBV_ACCESS_REMOTE_WRITE
             self._pair, self.inline_bytes = self._make_pair()
             opened.callback(self._pair.close)
             self._initialize()
@@ -91,7 +108,7 @@ class Endpoint:
 
     def _initialize(self) -> None:
         attributes = verbs.QPAttr(port_num=self.device.port.number)
-        attributes.qp_access_flags = verbs.enums.IBV_ACCESS_REMOTE_READ
+        attributes.qp_access_flags = self._access
         self._pair.to_init(attributes)
         for number in range(BUFFERS):
             self.post_buffer(number)
@@ -101,7 +118,7 @@ class Endpoint:
 
     def card(self) -> Card:
         """How the peer reaches this queue pair."""
-        abilities = self.device.abilities
+        abilities, wished = self.device.abilities, self.device.settings.mtu_bytes
         return Card(
             number=self._pair.qp_num,
             packet=self._packet,
@@ -109,7 +126,7 @@ class Endpoint:
             lid=self.device.port.lid,
             gid=self.gid.address if self.gid else "",
             gid_kind=self.gid.kind if self.gid else "",
-            mtu=abilities.mtu,
+            mtu=agree_mtu(abilities.mtu, abilities.mtu, wished),
             reads_answered=abilities.reads_answered,
             reads_started=abilities.reads_started,
         )
@@ -125,7 +142,7 @@ class Endpoint:
             abilities.reads_started, peer.reads_answered, settings.reads_max
         )
         attributes = verbs.QPAttr(port_num=device.port.number)
-        attributes.qp_access_flags = verbs.enums.IBV_ACCESS_REMOTE_READ
+        attributes.qp_access_flags = self._access
         attributes.path_mtu = agree_mtu(abilities.mtu, peer.mtu, settings.mtu_bytes)
         attributes.dest_qp_num = peer.number
         attributes.rq_psn = peer.packet
@@ -170,6 +187,26 @@ class Endpoint:
         request.set_wr_rdma(source[1], source[0])
         self._pair.post_send(request)
 
+    def post_push(self, push: Push, value: int) -> None:
+        """WRITEs into the peer's memory, and tells it with an immediate value of 32 bits."""
+        kind = verbs.enums.IBV_WR_RDMA_WRITE_WITH_IMM
+        address, key = push.source
+        request = self._request(push.number, kind, (address, push.size_bytes, key))
+        request.imm_data = value
+        request.set_wr_rdma(push.target[1], push.target[0])
+        self._pair.post_send(request)
+
+    def landing(self, slot: int) -> tuple[int, int]:
+        """Where the peer may push to: address and key."""
+        assert self._landings is not None, "made with `lands`"
+        return self._landings.address + slot * PUSH_BYTES, self._landings.region.rkey
+
+    def landed(self, slot: int, size_bytes: int) -> memoryview:
+        """What was pushed there. Valid until the slot is offered again."""
+        assert self._landings is not None, "made with `lands`"
+        start = slot * PUSH_BYTES
+        return self._landings.memory[start : start + size_bytes]
+
     def post_message(self, number: int, slot: int, content: bytes) -> None:
         """Sends a message out of send buffer `slot`, or without one when it is small."""
         start = (BUFFERS + slot) * MESSAGE_BYTES_MAX
@@ -189,10 +226,12 @@ class Endpoint:
         start = slot * MESSAGE_BYTES_MAX
         return bytes(self.buffers[start : start + min(size_bytes, MESSAGE_BYTES_MAX)])
 
-    def bind(self, number: int, window: verbs.MW, memory: Registered, start: int, size: int) -> int:
+    def bind(
+        self, number: int, window: verbs.MW, memory: Registration, start: int, size: int
+    ) -> int:
         """Lets the key that is returned read bytes of registered memory through this queue
         pair."""
-        info = verbs.MWBindInfo(memory, start, size, verbs.enums.IBV_ACCESS_REMOTE_READ)
+        info = verbs.MWBindInfo(memory.region, start, size, verbs.enums.IBV_ACCESS_REMOTE_READ)
         request = self._request(number, verbs.enums.IBV_WR_BIND_MW, None)
         request.set_bind_wr(window, info)  # with the key after the window's
         self._pair.post_send(request)
@@ -223,7 +262,7 @@ class Endpoint:
         found: list[Done] = []
         while True:
             count, completions = self._queue.poll(POLLS)
-            found += [Done(each.wr_id, each.status, each.byte_len) for each in completions]
+            found += map(_done, completions)
             if count < POLLS:
                 return found
 
@@ -247,6 +286,32 @@ class Endpoint:
             self._queue.ack_events(self._told)
             self._told = 0
         self._opened.close()
+
+
+class _Landings:
+    """Memory for pushes, the only memory here that a peer may write to."""
+
+    def __init__(self, device: Device) -> None:
+        size_bytes = LANDINGS * PUSH_BYTES
+        self.memory = memoryview(mmap.mmap(-1, size_bytes))
+        self.address = address_of(self.memory)
+        access = verbs.enums.IBV_ACCESS_LOCAL_WRITE | verbs.enums.IBV_ACCESS_REMOTE_WRITE
+        self.region = verbs.MR(device.domain, size_bytes, access, address=self.address)
+
+    def close(self) -> None:
+        self.region.close()
+
+
+def _done(completion: verbs.WC) -> Done:
+    is_push = (
+        completion.status == SUCCESS and completion.opcode == verbs.enums.IBV_WC_RECV_RDMA_WITH_IMM
+    )
+    return Done(
+        completion.wr_id,
+        completion.status,
+        completion.byte_len,
+        completion.imm_data if is_push else None,
+    )
 
 
 def _make_channel(device: Device) -> tuple[verbs.CompChannel, int]:

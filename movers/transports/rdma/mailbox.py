@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tensorcast.movers.transports.rdma.wire import BUFFERS, Credits, Message
+from tensorcast.movers.transports.rdma.wire import BUFFERS, Credits, Message, Push
 from tensorcast.schema.errors import Corrupt
 
 MESSAGES_MAX = 4096
@@ -23,9 +23,9 @@ class Credit:
         self._buffers = buffers
         self._left = buffers
         self._emptied = 0
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[Message | Push] = deque()
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message | Push) -> None:
         """It will be sent in turn. Raises Corrupt when the other end lets too many pile up."""
         if len(self._waiting) >= MESSAGES_MAX:
             raise Corrupt("The peer takes no messages.")
@@ -39,11 +39,11 @@ class Credit:
         if self._left > self._buffers or self._emptied > self._buffers:
             raise Corrupt("The peer counts its messages wrongly.")
 
-    def next(self) -> tuple[int, Message] | None:
+    def next(self) -> tuple[int, Message | Push] | None:
         """What to send now, with the credits that go with it; None: nothing can or need be."""
         is_due = self._emptied >= self._buffers // 2
         if self._waiting and self._left > 1:
-            message = self._waiting.popleft()
+            message: Message | Push = self._waiting.popleft()
         elif is_due and self._left > 0:
             message = Credits()
         else:

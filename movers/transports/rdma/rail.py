@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tensorcast.movers.core.digests import chunk_digest
+from tensorcast.movers.core.reading import Read, Reading
 from tensorcast.movers.core.transfer import Completion
 from tensorcast.movers.transports.rdma.endpoint import Done, Endpoint
-from tensorcast.movers.transports.rdma.reading import Read, Reading
 from tensorcast.movers.transports.rdma.statuses import Meaning
 from tensorcast.movers.transports.rdma.talk import REQUESTS, RailError, Talk
 from tensorcast.movers.transports.rdma.verbs import PyverbsError
 from tensorcast.movers.transports.rdma.wire import (
+    LANDINGS,
+    PUSH_BYTES,
     Ask,
     Grant,
     Holds,
@@ -29,6 +31,7 @@ from tensorcast.movers.transports.rdma.wire import (
     Refuse,
     Release,
     chunks_of,
+    low_bits,
 )
 from tensorcast.movers.transports.rdma.work import Posted, Work
 from tensorcast.schema.chunks import ChunkSet
@@ -68,6 +71,7 @@ class _Asked:
         self.is_answered = False
         self.address = 0
         self.key = 0
+        self.slot: int | None = None
 
     @property
     def reading(self) -> Reading:
@@ -86,7 +90,8 @@ class Rail:
         *,
         verify: bool,
     ) -> None:
-        self._talk = Talk(connected, endpoint, self._hear, self._end_read)
+        self._talk = Talk(connected, endpoint, self._hear, self._end_read, self._land)
+        self._slots = list(range(LANDINGS))
         self._endpoint = endpoint
         self._work = work
         self._deliver = deliver
@@ -152,10 +157,19 @@ class Rail:
             self._asked[asked.number] = asked
             pull = posted.reading.pull
             where = pull.source_range
+            landing = self._offer(asked, where.size)
             self._talk.say(
-                Ask(asked.number, pull.artifact, where.offset, where.end, pull.wait_s > 0)
+                Ask(asked.number, pull.artifact, where.offset, where.end, pull.wait_s > 0, landing)
             )
             ahead += where.size
+
+    def _offer(self, asked: _Asked, size_bytes: int) -> tuple[int, int] | None:
+        """A place where the peer may push a small pull to."""
+        is_small = size_bytes <= PUSH_BYTES and asked.posted.region.is_host
+        if not is_small or not self._slots or not self._endpoint.device.settings.pushes:
+            return None
+        asked.slot = self._slots.pop()
+        return self._endpoint.landing(asked.slot)
 
     def _start_reads(self) -> None:
         """Posts READs in the order of the pulls, as many as may be on their way."""
@@ -168,7 +182,8 @@ class Rail:
 
     def _post(self, asked: _Asked, read: Read) -> None:
         region = asked.posted.region
-        target = region.address + read.target, region.key(self._endpoint.device)
+        ours = region.register(self._endpoint.device)
+        target = ours.base + read.target, ours.lkey
         skipped = read.source - asked.reading.pull.source_range.offset
         if not self._reads:
             self._moved_at = time.monotonic()
@@ -225,6 +240,8 @@ class Rail:
         if asked is None:
             return  # it was given up meanwhile
         asked.is_answered = True
+        if not isinstance(message, Later):
+            self._take_back(asked)
         match message:
             case Grant():
                 asked.address, asked.key = message.address, message.key
@@ -238,6 +255,13 @@ class Rail:
             case Later():
                 asked.reading.holds = ChunkSet()
 
+    def _take_back(self, asked: _Asked) -> None:
+        """Nothing will be pushed there any more. (The slot of a pull that was given up before its
+        peer has answered is not used again: the push may yet come.)"""
+        if asked.slot is not None:
+            self._slots.append(asked.slot)
+            asked.slot = None
+
     # ---- what has come ---------------------------------------------------------------------
 
     def _end_read(self, done: Done) -> None:
@@ -249,12 +273,37 @@ class Rail:
         if where is None:
             return
         self._start_reads()  # the adapter works on while this thread checks
-        memory = asked.posted.region.memory
-        reading.settle(read.chunk, chunk_digest(memory[slice(*where)]) if self._verify else None)
+        region = asked.posted.region
+        digest = chunk_digest(region.content(*where)) if self._verify else None
+        reading.settle(read.chunk, digest)
         if reading.is_done:
             self._end(asked, reading.end())
 
-    def _end(self, asked: _Asked, completion: Completion) -> None:
+    def _land(self, grant: int, size_bytes: int) -> None:
+        """The peer has pushed all of a pull. Raises Corrupt for what cannot be."""
+        found = [one for one in self._asked.values() if low_bits(one.number) == grant]
+        if not found:
+            return  # it was given up meanwhile
+        asked, reading = found[0], found[0].reading
+        target = reading.pull.target_range
+        if asked.slot is None or size_bytes != target.size:
+            raise Corrupt("The peer pushes what nobody asked for.")
+        self.read_bytes += size_bytes
+        self._arrived_at = time.monotonic()
+        content = self._endpoint.landed(asked.slot, size_bytes)
+        asked.posted.region.memory[target.offset : target.end] = content
+        asked.is_answered = reading.is_granted = True
+        reading.holds = None
+        while (read := reading.next_read(PUSH_BYTES)) is not None:
+            where = reading.arrive(read)
+            assert where is not None, "no chunk is in two of them"
+            digest = chunk_digest(asked.posted.region.content(*where)) if self._verify else None
+            reading.settle(read.chunk, digest)
+        self._take_back(asked)
+        self._end(asked, reading.end(), is_lent=False)
+
+    def _end(self, asked: _Asked, completion: Completion, *, is_lent: bool = True) -> None:
         del self._asked[asked.number]
-        self._talk.say(Release(asked.number))
+        if is_lent:
+            self._talk.say(Release(asked.number))
         self._deliver([completion])

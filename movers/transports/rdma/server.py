@@ -7,18 +7,19 @@ hold is bounded: so many rails (the connections of the data port), so many grant
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from tensorcast.movers.transports.base import Door, Lending, NotYet, Provider
+from tensorcast.movers.transports.base import Door, Lending, Memory, NotYet, Provider
 from tensorcast.movers.transports.rdma import wire
 from tensorcast.movers.transports.rdma.device import Device
 from tensorcast.movers.transports.rdma.endpoint import Done, Endpoint
 from tensorcast.movers.transports.rdma.line import receive_greeting, tune
-from tensorcast.movers.transports.rdma.region import Regions
-from tensorcast.movers.transports.rdma.talk import RailError, Talk
+from tensorcast.movers.transports.rdma.region import Regions, Registration
+from tensorcast.movers.transports.rdma.talk import PUSHES, RailError, Talk
 from tensorcast.movers.transports.rdma.verbs import PyverbsError
 from tensorcast.movers.transports.rdma.windows import Key, Keys
 from tensorcast.schema.chunks import ChunkSet
@@ -32,7 +33,6 @@ from tensorcast.schema.errors import (
 )
 from tensorcast.schema.ids import ArtifactId, NodeId
 from tensorcast.schema.tickets import PASSING, Challenge, Refusal, Ticket, TicketRefused
-from tensorcast.storage.memory import address_of
 from tensorcast.storage.nics import Gid
 
 GRANTS_MAX: Final = 64
@@ -47,13 +47,13 @@ Check = Callable[[ArtifactId, str], None]
 
 
 class RdmaServer:
-    """Serves `provider`'s artifacts through some devices. Owns neither; a guest of the data port:
-    `serve_peer` is called with each connection that opens with the magic of this protocol. Without
-    a `door` nobody needs a ticket."""
+    """Serves `provider`'s artifacts through the devices that there are by then. Owns neither; a
+    guest of the data port: `serve_peer` is called with each connection that opens with the magic of
+    this protocol. Without a `door` nobody needs a ticket."""
 
     def __init__(
         self,
-        devices: Sequence[Device],
+        devices: Callable[[], Sequence[Device]],
         regions: Regions,
         provider: Provider,
         cluster: str,
@@ -61,7 +61,7 @@ class RdmaServer:
         door: Door | None = None,
     ) -> None:
         self._door = door
-        self._devices = tuple(devices)
+        self._devices = devices
         self._regions = regions
         self._provider = provider
         self._cluster = cluster
@@ -118,7 +118,10 @@ class RdmaServer:
 
     def _open(self, connected: socket.socket, hello: wire.Hello) -> Endpoint:
         """The other end of the rail; tells the peer of it. Raises Unavailable."""
-        device = self._devices[hello.device % len(self._devices)]
+        devices = self._devices()
+        if not devices:
+            self._refuse(connected, Unavailable(f"Node {self._node} has no RDMA device."))
+        device = devices[hello.device % len(devices)]
         try:
             endpoint = Endpoint(device, _gid_of(hello.card))
         except (TensorCastError, PyverbsError) as error:
@@ -137,7 +140,7 @@ class RdmaServer:
         return wire.Welcome(
             node=self._node,
             life=self._life,
-            devices=len(self._devices),
+            devices=len(self._devices()),
             card=card,
             challenge=challenge,
         )
@@ -200,6 +203,8 @@ class _Served:
         self._provider = provider
         self._coming: dict[int, wire.Ask] = {}
         self._granted: dict[int, _Granted] = {}
+        self._pushing: dict[int, contextlib.ExitStack] = {}
+        self._numbers = itertools.count(PUSHES)
 
     def run(self) -> None:
         """Until the peer is done. Raises RailError, Corrupt, PyverbsError."""
@@ -215,13 +220,17 @@ class _Served:
         granted, self._granted = self._granted, {}
         for one in granted.values():
             one.held.close()
+        pushing, self._pushing = self._pushing, {}
+        for held in pushing.values():
+            held.close()
 
     # ---- what the peer asks ----------------------------------------------------------------
 
     def _hear(self, message: wire.Message) -> None:
         match message:
             case wire.Ask():
-                if len(self._granted) + len(self._coming) >= GRANTS_MAX:
+                open_ = len(self._granted) + len(self._coming) + len(self._pushing)
+                if open_ >= GRANTS_MAX:
                     raise Corrupt(f"The peer asks for more than {GRANTS_MAX} grants.")
                 if message.grant in self._granted or message.grant in self._coming:
                     raise Corrupt(f"The peer asks for grant {message.grant} twice.")
@@ -255,6 +264,11 @@ class _Served:
             memory = _memory_of(lending, ask)
             self._regions.use(memory)
             held.callback(self._regions.leave, memory)
+            if may_push(ask, lending):
+                device = self._talk.endpoint.device
+                ours = self._regions.register(memory, device, is_remote=False)
+                self._push(ask, ours, held.pop_all())
+                return
             granted = _Granted(ask, lending, held)
             if granted.ask.waits and lending.bell is not None:
                 held.enter_context(lending.bell.heard_by(self._talk.wake.ring))
@@ -263,7 +277,18 @@ class _Served:
         self._coming.pop(ask.grant, None)
         self._granted[ask.grant] = granted
         runs = granted.runs(lending.chunks())
-        self._talk.say(wire.Grant(ask.grant, address_of(memory) + ask.start, granted.key.key, runs))
+        key = granted.key
+        self._talk.say(wire.Grant(ask.grant, key.address, key.key, runs))
+
+    def _push(self, ask: wire.Ask, ours: Registration, held: contextlib.ExitStack) -> None:
+        """Puts the bytes where the peer wants them; what is lent is given back when they are
+        there."""
+        assert ask.landing is not None, "may_push has looked"
+        self._coming.pop(ask.grant, None)
+        number = next(self._numbers)
+        self._pushing[number] = held
+        source = ours.base + ask.start, ours.lkey
+        self._talk.say(wire.Push(ask.grant, number, source, ask.stop - ask.start, ask.landing))
 
     def _release(self, number: int) -> None:
         self._coming.pop(number, None)
@@ -273,6 +298,9 @@ class _Served:
             self._keys.end(granted.key, granted.held.close)
 
     def _settle(self, done: Done) -> None:
+        if (held := self._pushing.pop(done.number, None)) is not None:
+            held.close()
+            return
         self._keys.settle(done)
 
     # ---- what has come meanwhile -----------------------------------------------------------
@@ -288,7 +316,18 @@ class _Served:
                     self._talk.say(wire.Holds(granted.ask.grant, granted.runs(chunks)))
 
 
-def _memory_of(lending: Lending, ask: wire.Ask) -> memoryview:
+def may_push(ask: wire.Ask, lending: Lending) -> bool:
+    """Whether what is asked for is small, wanted so, and all there; of a replica that still fills,
+    the peer wants to know more than these bytes."""
+    total = -(-lending.layout.size_bytes // lending.chunk_bytes)
+    return (
+        ask.landing is not None
+        and ask.stop - ask.start <= wire.PUSH_BYTES
+        and len(lending.chunks()) >= total
+    )
+
+
+def _memory_of(lending: Lending, ask: wire.Ask) -> Memory:
     """The memory that can be READ. Raises Unavailable."""
     if lending.memory is None:
         raise Unavailable(f"artifact {ask.artifact} is not in memory here.")

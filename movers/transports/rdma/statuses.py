@@ -34,8 +34,11 @@ MEANINGS: Final = {
     14: Meaning(text="this node's adapter failed (LOC_RDD_VIOL_ERR)"),
     15: Meaning(text="the peer's adapter refused the request (REM_INV_RD_REQ_ERR)"),
     16: Meaning(text="the request was aborted (REM_ABORT_ERR)"),
+    17: Meaning(text="the adapter has an invalid context (INV_EECN_ERR)"),
+    18: Meaning(text="the adapter has an invalid context (INV_EEC_STATE_ERR)"),
     19: Meaning(text="this node's adapter has a fatal fault (FATAL_ERR)", is_path=True),
     20: Meaning(text="the adapter took too long (RESP_TIMEOUT_ERR)", is_path=True),
+    21: Meaning(text="the adapter has a fault (GENERAL_ERR)"),
 }
 """By the numbers of `enum ibv_wc_status` (rdma-core, libibverbs/verbs.h)."""
 

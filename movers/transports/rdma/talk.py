@@ -10,11 +10,23 @@ from tensorcast.movers.transports.rdma.endpoint import Done, Endpoint
 from tensorcast.movers.transports.rdma.line import Wake, is_gone
 from tensorcast.movers.transports.rdma.mailbox import Credit
 from tensorcast.movers.transports.rdma.statuses import SUCCESS, Meaning, meaning
-from tensorcast.movers.transports.rdma.wire import BUFFERS, Credits, Message, pack, parse
+from tensorcast.movers.transports.rdma.wire import (
+    BUFFERS,
+    Credits,
+    Message,
+    Push,
+    pack,
+    pack_push,
+    parse,
+    parse_push,
+)
+from tensorcast.schema.errors import Corrupt
 
 SENDS: Final = 1 << 16
 REQUESTS: Final = 1 << 32
-"""Numbers of completions: below SENDS receive buffers, below REQUESTS send buffers."""
+PUSHES: Final = 1 << 48
+"""Numbers of completions: below SENDS receive buffers, below REQUESTS send buffers, from PUSHES on
+pushes."""
 
 LAST_WORDS_S: Final = 0.1
 """So long the adapter has to say why, when the peer has closed the connection."""
@@ -30,7 +42,8 @@ class RailError(Exception):
 
 class Talk:
     """Owns an endpoint, the connection over TCP and a wake-up call until `close`. For one thread;
-    `wake.ring` for all. `on_message` takes what the peer says, `on_done` what else has ended."""
+    `wake.ring` for all. `on_message` takes what the peer says, `on_push` what it has
+    pushed (low bits of the grant, size), `on_done` what else has ended."""
 
     def __init__(
         self,
@@ -38,6 +51,7 @@ class Talk:
         endpoint: Endpoint,
         on_message: Callable[[Message], None],
         on_done: Callable[[Done], None],
+        on_push: Callable[[int, int], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.wake = Wake()
@@ -46,16 +60,21 @@ class Talk:
         self._free = list(range(BUFFERS))
         self._on_message = on_message
         self._on_done = on_done
+        self._on_push = on_push
 
-    def say(self, message: Message) -> None:
+    def say(self, message: Message | Push) -> None:
         """Sends a message as soon as the peer can take it."""
         self._credit.add(message)
 
     def send(self) -> None:
         """Sends what can be sent."""
         while self._free and (found := self._credit.next()) is not None:
+            credits_, message = found
+            if isinstance(message, Push):
+                self.endpoint.post_push(message, pack_push(credits_, message.grant))
+                continue
             slot = self._free.pop()
-            self.endpoint.post_message(SENDS + slot, slot, pack(*found))
+            self.endpoint.post_message(SENDS + slot, slot, pack(credits_, message))
 
     def turn(self, timeout_s: float) -> None:
         """Waits until something happens, and takes it in. Raises RailError, Corrupt."""
@@ -81,6 +100,14 @@ class Talk:
                 self._receive(done)
 
     def _receive(self, done: Done) -> None:
+        if done.pushed is not None:
+            credits_, grant = parse_push(done.pushed)
+            self.endpoint.post_buffer(done.number)
+            self._credit.received(credits_)
+            if self._on_push is None:
+                raise Corrupt("The peer pushes what nobody asked for.")
+            self._on_push(grant, done.size_bytes)
+            return
         credits_, message = parse(self.endpoint.message(done.number, done.size_bytes))
         self.endpoint.post_buffer(done.number)
         self._credit.received(credits_)

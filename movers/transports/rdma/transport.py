@@ -11,6 +11,7 @@ from typing import Final
 from tensorcast.movers.core.fabric import RdmaSettings, pair_rails
 from tensorcast.movers.transports.base import (
     Capabilities,
+    DeviceMemory,
     Door,
     MemoryKind,
     Provider,
@@ -22,9 +23,9 @@ from tensorcast.movers.transports.rdma.channel import Dialer, Opened, RdmaChanne
 from tensorcast.movers.transports.rdma.device import Device, open_devices
 from tensorcast.movers.transports.rdma.region import RdmaRegion, Regions
 from tensorcast.movers.transports.rdma.server import RdmaServer
-from tensorcast.schema.errors import TensorCastError
+from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.ids import ArtifactId, NodeId
-from tensorcast.storage.nics import read_nics
+from tensorcast.storage.nics import Place, read_nics
 
 DIALS_MAX: Final = 16
 CONNECT_S: Final = 3.0
@@ -39,8 +40,8 @@ class RdmaTransport:
 
     name = "rdma"
     capabilities = Capabilities(
-        sources=frozenset({MemoryKind.DRAM}),
-        targets=frozenset({MemoryKind.DRAM}),
+        sources=frozenset({MemoryKind.DRAM, MemoryKind.VRAM}),
+        targets=frozenset({MemoryKind.DRAM, MemoryKind.VRAM}),
         crosses_nodes=True,
         pulls_in_flight_max=16,
     )
@@ -54,21 +55,36 @@ class RdmaTransport:
         *,
         verify: bool = True,
         sign: SignTicket | None = None,
+        places: Sequence[Place] = (),
     ) -> None:
+        self._places = tuple(places)
         self._sign = sign
         self._cluster = cluster
         self._node = node
         self._settings = settings
         self._verify = verify
         self.devices = tuple(devices)
-        self.regions = Regions(self.devices)
+        self.regions = Regions()
         self._channels: list[RdmaChannel] = []
         self._dialing = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="rdma-dial")
 
     def server(self, provider: Provider, door: Door | None = None) -> RdmaServer:
         """What serves the node's own replicas through the same devices; without a `door` nobody
         needs a ticket."""
-        return RdmaServer(self.devices, self.regions, provider, self._cluster, self._node, door)
+        return RdmaServer(
+            lambda: self.devices, self.regions, provider, self._cluster, self._node, door
+        )
+
+    def look(self) -> bool:
+        """Opens the adapters that have come up since the last look, and are worth using; whether
+        there were any. What goes on is not disturbed: new channels use them. Blocks."""
+        known = {(device.name, device.port.number) for device in self.devices}
+        try:
+            found = open_devices(read_nics(), self._settings, known, self._places)
+        except Unavailable:
+            return False
+        self.devices = (*self.devices, *found)
+        return bool(found)
 
     def register(
         self,
@@ -79,6 +95,18 @@ class RdmaTransport:
     ) -> RdmaRegion:
         """Memory that pulls may fill; the adapters hear of it with the first pull."""
         return RdmaRegion(self.regions, memory, share)
+
+    def register_device(self, memory: DeviceMemory, *, share: Share | None = None) -> RdmaRegion:
+        """As `register`, of a GPU's memory. Raises Unavailable when an adapter does not reach
+        it."""
+        region = RdmaRegion(self.regions, memory, share)
+        try:
+            for device in self.devices:
+                region.register(device)
+        except BaseException:
+            region.close()
+            raise
+        return region
 
     async def connect(
         self, peer: NodeId, address: str, artifact: ArtifactId | None = None
@@ -110,12 +138,15 @@ class RdmaTransport:
 
     def _open(self, dialer: Dialer) -> Rails:
         """The rails of a channel, or as many as there can be, at least one."""
-        first = dialer.dial(self.devices[0], 0)
-        pairs = pair_rails(len(self.devices), first.devices, self._settings.queue_pairs)
-        rails: Rails = [(first, self.devices[0], 0)]
+        devices = self.devices
+        if not devices:
+            raise Unavailable(f"Node {self._node} has no RDMA device.")
+        first = dialer.dial(devices[0], 0)
+        pairs = pair_rails(len(devices), first.devices, self._settings.queue_pairs)
+        rails: Rails = [(first, devices[0], 0)]
         for ours, theirs in pairs[1:RAILS_MAX]:
             with contextlib.suppress(TensorCastError):
-                device = self.devices[ours]
+                device = devices[ours]
                 rails.append((dialer.dial(device, theirs), device, theirs))
         return rails
 
@@ -144,11 +175,12 @@ def open_transport(
     *,
     verify: bool = True,
     sign: SignTicket | None = None,
+    places: Sequence[Place] = (),
 ) -> RdmaTransport:
-    """The transport over the adapters of this machine. Raises Unavailable with the reason when
-    there is none that works."""
-    devices = open_devices(read_nics(), settings)
-    return RdmaTransport(cluster, node, devices, settings, verify=verify, sign=sign)
+    """The transport over the adapters of this machine that are nearest to these places of memory.
+    Raises Unavailable with the reason when there is none that works."""
+    devices = open_devices(read_nics(), settings, places=places)
+    return RdmaTransport(cluster, node, devices, settings, verify=verify, sign=sign, places=places)
 
 
 def _close_opened(opening: asyncio.Future[Rails]) -> None:

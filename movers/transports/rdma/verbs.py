@@ -31,7 +31,7 @@ except ImportError:
 
 import pyverbs.enums as enums  # noqa: E402
 from pyverbs.addr import GID, AHAttr, GlobalRoute  # noqa: E402
-from pyverbs.cq import CQ, CompChannel  # noqa: E402
+from pyverbs.cq import CQ, WC, CompChannel  # noqa: E402
 from pyverbs.device import Context  # noqa: E402
 from pyverbs.mr import MR, MW, MWBindInfo  # noqa: E402
 from pyverbs.pd import PD  # noqa: E402
@@ -39,11 +39,17 @@ from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError  # noqa: E402
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr  # noqa: E402
 from pyverbs.wr import SGE, RecvWR, SendWR  # noqa: E402
 
+try:
+    from pyverbs.mr import DmaBufMR
+except ImportError:
+    DmaBufMR = None
+
 __all__ = [
     "AHAttr",
     "CQ",
     "CompChannel",
     "Context",
+    "DmaBufMR",
     "GID",
     "GlobalRoute",
     "MR",
@@ -59,5 +65,6 @@ __all__ = [
     "RecvWR",
     "SGE",
     "SendWR",
+    "WC",
     "enums",
 ]

@@ -11,18 +11,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from tensorcast.movers.transports.base import Memory
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.movers.transports.rdma.endpoint import Done, Endpoint
 from tensorcast.movers.transports.rdma.region import Regions
 from tensorcast.movers.transports.rdma.talk import REQUESTS
-from tensorcast.storage.memory import address_of
 
 
 class Key:
-    """A key of a window, or of a registration (`window` None)."""
+    """A key of a window, or of a registration (`window` None), and the address of the range."""
 
-    def __init__(self, key: int, window: verbs.MW | None) -> None:
+    def __init__(self, key: int, address: int, window: verbs.MW | None) -> None:
         self.key = key
+        self.address = address
         self.window = window
 
 
@@ -37,19 +38,19 @@ class Keys:
         self._ending: dict[int, tuple[Key, Callable[[], None]]] = {}
         self._windows: set[verbs.MW] = set()
 
-    def lend(self, memory: memoryview, start: int, stop: int) -> Key:
+    def lend(self, memory: Memory, start: int, stop: int) -> Key:
         """A key for bytes of memory that is in use. A message that is posted afterwards comes when
-        it is good. Raises OutOfCapacity, PyverbsError."""
+        it is good. Raises OutOfCapacity, Unavailable, PyverbsError."""
         device = self._endpoint.device
         if not device.uses_windows:
             registered = self._regions.register(memory, device, is_remote=True)
-            return Key(registered.rkey, None)
+            return Key(registered.rkey, registered.base + start, None)
         registered = self._regions.register(memory, device, is_remote=False)
         window = self._free.pop() if self._free else self._make()
-        start_address = address_of(memory) + start
+        address = registered.base + start
         number = next(self._numbers)
-        key = self._endpoint.bind(number, window, registered, start_address, stop - start)
-        return Key(key, window)
+        key = self._endpoint.bind(number, window, registered, address, stop - start)
+        return Key(key, address, window)
 
     def _make(self) -> verbs.MW:
         window = verbs.MW(self._endpoint.device.domain, verbs.enums.IBV_MW_TYPE_2)

@@ -26,6 +26,15 @@ MESSAGE_BYTES_MAX: Final = 4096
 BUFFERS: Final = 32
 """How many of them each end keeps posted: so many messages may be on their way to it."""
 
+PUSH_BYTES: Final = 64 << 10
+"""What is no larger may be pushed: the round trip of a grant would cost more than the bytes."""
+
+LANDINGS: Final = 8
+"""So many pushes may be on their way to an end."""
+
+_CREDITS_SHIFT: Final = 24
+"""The immediate value of a push: credits, then the low bits of the grant's number."""
+
 RUNS_MAX: Final = 256
 """Most ranges of chunks in one message; what is left out is told or asked for later."""
 
@@ -75,13 +84,15 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ask(msgspec.Struct, frozen=True, tag="a", array_like=True):
     """Lend me bytes `start` .. `stop` - 1 of an artifact until I release grant `grant`; `waits`:
-    tell me of chunks that come later."""
+    tell me of chunks that come later. `landing` (address, key): or, if they are all there, put
+    them there, with WRITE_WITH_IMM; that is the end of it."""
 
     grant: int
     artifact: ArtifactId
     start: int
     stop: int
     waits: bool
+    landing: tuple[int, int] | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, tag="g", array_like=True):
@@ -126,6 +137,18 @@ class Credits(msgspec.Struct, frozen=True, tag="c", array_like=True):
 
 
 Message = Ask | Grant | Later | Refuse | Holds | Release | Credits
+
+
+class Push(msgspec.Struct, frozen=True):
+    """No message, but sent in turn with them, for it takes a buffer of the peer's as well: bytes
+    from `source` to the peer's `target`, both (address, key). `number` is that of the request."""
+
+    grant: int
+    number: int
+    source: tuple[int, int]
+    size_bytes: int
+    target: tuple[int, int]
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
@@ -184,6 +207,24 @@ def parse(content: bytes | memoryview) -> tuple[int, Message]:
         return credits_, _decoder.decode(content[_CREDITS.size :])
     except msgspec.MsgspecError as error:
         raise Corrupt(f"The peer sent a message that cannot be read: {error}.") from error
+
+
+def pack_push(credits_: int, grant: int) -> int:
+    """The immediate value (32 bits) of a push."""
+    return credits_ << _CREDITS_SHIFT | low_bits(grant)
+
+
+def parse_push(value: int) -> tuple[int, int]:
+    """The credits, and the low bits of the grant. Raises Corrupt."""
+    credits_ = value >> _CREDITS_SHIFT
+    if credits_ > BUFFERS:
+        raise Corrupt(f"The peer emptied {credits_} buffers of {BUFFERS}.")
+    return credits_, low_bits(value)
+
+
+def low_bits(grant: int) -> int:
+    """What a push tells of a grant's number."""
+    return grant & ((1 << _CREDITS_SHIFT) - 1)
 
 
 def runs_of(chunks: ChunkSet, total: int) -> tuple[tuple[int, int], ...] | None:

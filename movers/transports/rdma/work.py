@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tensorcast.movers.transports.rdma.reading import Reading
+from tensorcast.movers.core.reading import Reading
 from tensorcast.movers.transports.rdma.region import RdmaRegion
 
 

@@ -100,6 +100,9 @@ class Answers:
             return self._lending[1]
         self.release()
         lending = self._held.enter_context(self._await_artifact(request))
+        if lending.fd < 0:
+            self.release()
+            raise NotFound(f"Artifact {request.artifact} is in the memory of a GPU only.")
         if lending.chunk_bytes < 1:
             raise Corrupt(f"Artifact {request.artifact} has chunks of {lending.chunk_bytes} bytes.")
         self._lending = (request.artifact, lending)

@@ -20,7 +20,7 @@ def plan(*steps, **more):
         (plan({**EMIT, "kind": "emt"}), ["Step e: invalid value 'emt' (at kind): use one of op"]),
         (plan({**EMIT, "kind": "emt"}), ["did you mean 'emit'?"]),
         (plan({**FILL, "nod": 1}), ["Step a: object contains unknown field `nod`", "mean 'node'?"]),
-        (plan({**FILL, "tier": "ram"}), ["use one of dram, disk, object; did you mean 'dram'?"]),
+        (plan({**FILL, "tier": "ram"}), ["one of gpu, dram, disk, object; did you mean 'dram'?"]),
         (plan({**FILL, "work": "x"}), ["use one of evict, fill, load, materialize, persist, ver"]),
         (plan({**FILL, "retry": {"attempt": 3}}), ["(at retry): use one of attempts, backoff_s"]),
         (plan({**FILL, "id": "a b"}), ["expected a name: letters, digits, '_' and '-', a letter"]),

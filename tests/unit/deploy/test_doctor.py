@@ -17,6 +17,7 @@ from tensorcast.deploy.doctor import (
 )
 from tensorcast.deploy.home import Layout
 from tensorcast.deploy.readiness import Status
+from tensorcast.gpu.port import Properties
 
 GIB = 1024**3
 PROGRAM = Path("/bin/nats-server")
@@ -40,6 +41,8 @@ CASES = [
     (check_rdma(("mlx5_0",), -1), "ok"),
     (check_rdma(("mlx5_0",), 8 << 20), "warn"),
     (check_gpu(()), "ok"),
+    (check_gpu(("/dev/nvidia0",), (), "It has gone."), "warn"),
+    (check_gpu(("/dev/nvidia0",), (Properties(index=0, name="H", pci="p", total_bytes=1),)), "ok"),
     (check_packages({"torch": "2.13", "msgspec": ""}), "fail"),
     (check_packages({"torch": "2.13"}), "ok"),
 ]

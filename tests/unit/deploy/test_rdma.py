@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tensorcast.deploy.rdma import RdmaMachine, judge
-from tensorcast.storage.nics import Gid, Nic, Port
+from tensorcast.storage.nics import Gid, Nic, Place, Port
 
 GID = Gid(
     index=3,
@@ -84,3 +84,12 @@ def test_an_adapter_that_is_slower_says_so():
 def test_dmabuf_does_instead_of_peermem():
     (found,) = [x for x in judge(change(modules=frozenset({"nvidia"}))) if x.name == "GPUDirect"]
     assert (found.state, found.found) == ("ok", "the kernel has dmabuf")
+
+
+def test_each_gpu_is_told_its_adapters():
+    place = Place(numa=0, pci=("pci0000:00", "0000:00:01.0"))
+    near = Nic(name="mlx5_1", ports=(PORT,), numa=0, pci=place.pci)
+    found = judge(change(nics=(near, *GOOD.nics), places={"0000:17:00.0": place}))
+    (told,) = [one for one in found if one.name == "GPU 0000:17:00.0"]
+    assert "mlx5_1: it works below the GPU's switch" in told.found
+    assert "mlx5_0" not in told.found

@@ -1,8 +1,10 @@
 import msgspec
+import pytest
 
 from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.fabric import open_fabric
 from tensorcast.movers.settings import read_settings
+from tensorcast.schema.errors import Unavailable
 
 SETTINGS = read_settings(
     {
@@ -25,6 +27,20 @@ def test_a_machine_without_adapters_talks_over_tcp_and_says_why():
     assert fabric.guests(None, None) == {}
     fabric.watcher.mapped(memoryview(b""))
     fabric.close()
+
+
+def test_movers_of_one_machine_may_use_shared_memory():
+    on = msgspec.structs.replace(SETTINGS, shm=True, rdma=RdmaSettings(is_on=False))
+    fabric, again = open_fabric(on, sign), open_fabric(on, sign)
+    assert fabric.names == again.names
+    assert fabric.names[0].startswith("shm-")
+    fabric.guests(None, None)
+    with pytest.raises(Unavailable, match="is taken"):
+        again.guests(None, None)
+    fabric.stop_serving()
+    fabric.stop_serving()
+    again.guests(None, None)
+    again.stop_serving()
 
 
 def test_it_can_be_switched_off():

@@ -8,6 +8,7 @@ from tensorcast.storage.nics import (
     Place,
     Port,
     choose_gid,
+    choose_near,
     choose_nics,
     parse_names,
     pci_chain,
@@ -138,3 +139,13 @@ def test_the_chain_of_bridges_is_that_above_a_device():
 
 def test_names_are_separated_by_commas():
     assert parse_names("mlx5_1, mlx5_0,,mlx5_1") == ("mlx5_1", "mlx5_0")
+
+
+def test_what_is_near_to_any_of_several_gpus_is_taken():
+    other = Place(numa=1, pci=("pci0000:80", "0000:81:00.0", "0000:82:00.0"))
+    near = Nic(name="a", ports=nic("a").ports, numa=0, pci=GPU.pci[:2])
+    far = Nic(name="b", ports=nic("b").ports, numa=1, pci=other.pci[:2])
+    lost = Nic(name="c", ports=nic("c").ports, numa=2, pci=("pci0000:f0",))
+    taken = [one.nic for one in choose_near([near, far, lost], [GPU, other]) if one.is_taken]
+    assert taken == ["a", "b"]
+    assert [one.nic for one in choose_near([near, far, lost]) if one.is_taken] == ["a", "b", "c"]

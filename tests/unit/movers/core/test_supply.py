@@ -52,6 +52,16 @@ def test_the_complete_ones_come_first_and_lost_nodes_are_no_peers(world: World):
     assert [p.node for p in peers_with(world.view, a, N1)] == [N2]
 
 
+def test_what_only_a_gpu_has_only_adapters_reach(world: World):
+    world.node("n5", transports=("rdma", "tcp"))
+    a = world.artifact("a", "n2", "n5", tier=Tier.GPU)
+    (peer,) = peers_with(world.view, a, N1)
+    assert (peer.node, peer.transports) == ("n5", ("rdma",))
+    world.ready(a, "n5", Tier.DISK)
+    (peer,) = peers_with(world.view, a, N1)
+    assert peer.transports == ("rdma", "tcp")
+
+
 def test_a_disk_and_a_memory_count_as_one_peer(world: World):
     a = world.artifact("a")
     world.filling(a, "n2")

@@ -322,3 +322,12 @@ def test_a_cordoned_node_does_not_get_it_back():
     world.then(NodeCordoned(node=NodeId("n2")))
     vanish(world, a, "n2")
     assert react(world) == []
+
+
+def test_what_a_pull_to_a_gpu_brings_through_dram_is_nobody_elses_work():
+    world = nodes("n1", "n2", gpu=64 * MIB)
+    a = world.artifact("a", "n1")
+    world.issue("o", "n2", pull(a, "n1", tier=Tier.GPU))
+    world.filling(a, "n2")
+    world.ready(a, "n1", Tier.GPU)
+    assert react(world) == []

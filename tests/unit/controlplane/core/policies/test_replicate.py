@@ -264,3 +264,15 @@ def test_what_a_drain_took_comes_back_when_it_was_called_off(reason):
     world.then(ReplicaEvicting(replica=replica, epoch=Epoch(1), reason=reason))
     world.then(ReplicaGone(replica=replica, epoch=Epoch(1)))
     assert [node for node, _ in react(world)] == (["n2"] if reason == DRAINED else [])
+
+
+def test_a_gpu_is_filled_from_dram_where_there_is_some_and_by_a_pull_else():
+    world = three_nodes()
+    for name in ("n5", "n6"):
+        world.node(name, gpu=1 << 30)
+    a = world.artifact("a", "n5")
+    world.request(a, "n5", "n6", tier=Tier.GPU)
+    assert react(world) == [
+        ("n5", Persist(artifact=a, tier=Tier.GPU)),
+        ("n6", Materialize(artifact=a, sources=(NodeId("n5"),), tier=Tier.GPU)),
+    ]

@@ -1,8 +1,8 @@
 import pytest
 
 from tensorcast.movers.core.digests import chunk_digest
+from tensorcast.movers.core.reading import Read, Reading
 from tensorcast.movers.core.transfer import Broken, Completed, Progressed, Pull
-from tensorcast.movers.transports.rdma.reading import Read, Reading
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.faults import FaultKind
 

@@ -1,17 +1,21 @@
-"""What has come of one pull over RDMA: which READ is next, which chunks match. Pure."""
+"""What has come of one pull whose bytes the receiver fetches by itself, as over RDMA: which read is
+next, which chunks match. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
 from tensorcast.movers.core.transfer import Broken, Completed, Progressed, Pull
-from tensorcast.movers.transports.base import Share
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.faults import Fault, FaultKind
 
+Share = Callable[[ChunkSet], None]
+
 
 class Read(msgspec.Struct, frozen=True):
-    """One READ: a part of a chunk, at `source` in the artifact's byte space, to `target` in our
+    """One read: a part of a chunk, at `source` in the artifact's byte space, to `target` in our
     memory."""
 
     chunk: int
@@ -23,9 +27,13 @@ class Read(msgspec.Struct, frozen=True):
 class Reading:
     """A pull whose chunks are READ in order, `step_bytes` at most at a time. Chunks that match are
     told of once, as progress or with the pull's end. `holds`: what the peer told that it has, None:
-    everything; `is_granted`: it has told. Belongs to one thread at a time."""
+    everything; `is_granted`: it has told. `way` is how the transport is called. Belongs to one
+    thread at a time."""
 
-    def __init__(self, pull: Pull, since: float, share: Share | None = None) -> None:
+    def __init__(
+        self, pull: Pull, since: float, share: Share | None = None, *, way: str = "RDMA"
+    ) -> None:
+        self._way = way
         self.pull = pull
         self.since = since
         self.is_granted = False
@@ -155,12 +163,12 @@ class Reading:
     def refuse(self, why: str) -> Broken:
         """The end of a pull that the peer cannot serve in this way."""
         self.holds = None
-        detail = f"Node {self.pull.peer} does not lend over RDMA: {why}"
+        detail = f"Node {self.pull.peer} does not lend over {self._way}: {why}"
         return self._break(FaultKind.INVALID, detail)
 
     def lose(self, why: str) -> Broken:
         """The end of a pull over a way that is lost."""
-        detail = f"Node {self.pull.peer} was lost over RDMA: {why}."
+        detail = f"Node {self.pull.peer} was lost over {self._way}: {why}."
         self.holds = None
         return self._break(FaultKind.UNAVAILABLE, detail)
 
