@@ -10,7 +10,10 @@ has compared all bytes that it serves with what the version must be. Prints one 
 
 * `chain`: one transfer of as many bytes to all nodes, by `client.replicate`, before and after.
 * `rollout`: seconds from the beginning of `publish` until the last engine serves, by the record of
-  the engines; `limit_s` is 1.3 chain transfers and 100 ms. `skipped` and `torn` must be 0.
+  the engines; `limit_s` is 1.3 chain transfers and 100 ms. The first versions do not count: memory
+  that was never touched is slow. `skipped` and `torn` must be 0.
+* `each`: every one of them, with its parts: until the plan is submitted (`publish`, mostly), and
+  the steps of the plan; how often operations were `tried` at most.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ TRAINER = "trainer"
 SERVICES = "persister,scheduler,timers,api"
 WAIT_S = 120.0
 PIECE = 1 << 17
+WARM_UP = 3
 FACTOR, SLACK_S = 1.3, 0.1
 
 
@@ -130,8 +134,11 @@ async def transfer(client: AsyncClient, mib: int, number: int, hosts: Sequence[s
     return took
 
 
-async def roll_out(client: AsyncClient, mib: int, number: int, hosts: Sequence[str]) -> float:
-    """The seconds from the beginning of `publish` until the last engine serves the version."""
+async def roll_out(
+    client: AsyncClient, mib: int, number: int, hosts: Sequence[str]
+) -> dict[str, float]:
+    """The seconds from the beginning of `publish` until the last engine serves the version, and
+    those of its parts."""
     weights = {"w": make(mib, number)}
     began = time.time()
     version = await client.publish(NAME, weights, point=False)
@@ -140,7 +147,15 @@ async def roll_out(client: AsyncClient, mib: int, number: int, hosts: Sequence[s
     served = {one.engine: one for one in await client.engines() if one.engine in hosts}
     assert {one.version for one in served.values()} == {version}
     last = max(one.since.timestamp() for one in served.values() if one.since is not None)
-    return last - began
+    parts = {"all": last - began, "publish": run.info.submitted_at.timestamp() - began}
+    for name in ("prefetch", "stage", "switch"):
+        step = run.steps[name]
+        assert step.started_at is not None
+        assert step.ended_at is not None
+        parts[name] = (step.ended_at - step.started_at).total_seconds()
+    operations = await client.api.operations(limit=len(hosts))
+    parts["tried"] = max(one.attempt for one in operations)
+    return {name: round(took, 3) for name, took in parts.items()}
 
 
 async def check(client: AsyncClient, number: int, hosts: Sequence[str]) -> int:
@@ -168,13 +183,19 @@ async def run(mib: int, versions: int, count: int, rate: str, url: str) -> bool:
             await (await client.replicate(NAME, to=hosts)).wait(WAIT_S)
             chains = [await transfer(client, mib, n, hosts) for n in (1, 2, 3)]
             with engines(made, hosts):
-                took, torn = [], 0
-                for number in range(2, versions + 2):
-                    took.append(await roll_out(client, mib, number, hosts))
+                each, torn = [], 0
+                for number in range(2, versions + WARM_UP + 2):
+                    each.append(await roll_out(client, mib, number, hosts))
+                    tell("each", version=number, **each[-1])
                     torn += await check(client, number, hosts)
                 chains += [await transfer(client, mib, n, hosts) for n in (4, 5)]
-                skipped = await count_skipped(client, versions, hosts)
-    return report(mib, chains, took, skipped, torn)
+                skipped = await count_skipped(client, versions + WARM_UP, hosts)
+    return report(mib, chains, each[WARM_UP:], skipped, torn)
+
+
+def tell(what: str, **more: object) -> None:
+    """One line of the result."""
+    print(json.dumps({"what": what, **more}), flush=True)
 
 
 async def count_skipped(client: AsyncClient, versions: int, hosts: Sequence[str]) -> int:
@@ -185,20 +206,23 @@ async def count_skipped(client: AsyncClient, versions: int, hosts: Sequence[str]
 
 
 def report(
-    mib: int, chains: Sequence[float], took: Sequence[float], skipped: int, torn: int
+    mib: int,
+    chains: Sequence[float],
+    each: Sequence[Mapping[str, float]],
+    skipped: int,
+    torn: int,
 ) -> bool:
-    """Prints both lines."""
+    """Prints all lines."""
+    took = [one["all"] for one in each]
     chain = statistics.median(chains)
     limit = FACTOR * chain + SLACK_S
     p95 = statistics.quantiles(took, n=20, method="inclusive")[-1] if len(took) > 1 else took[0]
-    rounded = [round(one, 3) for one in took]
     load = round(os.getloadavg()[0], 1)
-    print(json.dumps({"what": "chain", "mib": mib, "s": [round(one, 3) for one in chains]}))
+    tell("chain", mib=mib, s=[round(one, 3) for one in chains])
     told = {"median_s": round(statistics.median(took), 3), "p95_s": round(p95, 3)}
     told |= {"limit_s": round(limit, 3), "ratio": round(p95 / chain, 3)}
-    print(json.dumps({"what": "rollout", "mib": mib, "versions": len(took), **told}))
-    print(json.dumps({"what": "content", "skipped": skipped, "torn": torn, "load": load}))
-    print(json.dumps({"what": "each", "s": rounded}), flush=True)
+    tell("rollout", mib=mib, versions=len(took), **told)
+    tell("content", skipped=skipped, torn=torn, load=load)
     return p95 <= limit and not skipped and not torn
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 OPEN: Final = ("running", "paused", "cancelling")
 CANCEL_S: Final = 60.0
+READS_MAX: Final = 100
 _AT_ONCE: Final = AllAtOnce()
 _LIMITS: Final = RolloutLimits()
 
@@ -159,6 +160,20 @@ class AsyncRolloutCalls:
             commands.append(MoveKey(key=parse_key(key), artifact=artifact, expect=present))
         return await self.api.execute(commands[0], *commands[1:])
 
+    async def read_keys(self: _Client, keys: Sequence[str]) -> dict[str, ArtifactId | None]:
+        """What several keys point to at one moment (None: to nothing): never some before and some
+        after a `move_keys`. Raises Conflict when they never rest, Unavailable."""
+        await self.position.settled()
+        seen: list[tuple[int, ArtifactId | None]] = []
+        for _ in range(READS_MAX):
+            # Whoever sees one move of an append is told all of them from then on: so what two
+            # rounds agree on was so between them.
+            found = [await _look_at(self.api, key) for key in keys]
+            if found == seen:
+                return {key: artifact for key, (_, artifact) in zip(keys, found, strict=True)}
+            seen = found
+        raise Conflict("The keys move all the time.", hint="Read them again.", retryable=True)
+
     async def undo_roll_out(
         self: _Client, name: str, *, strategy: Strategy = _AT_ONCE, limits: RolloutLimits = _LIMITS
     ) -> AsyncPlanRun:
@@ -183,12 +198,18 @@ async def _part(api: ControlPlane, key: str, what: What) -> Part:
     return Part(key=key, artifact=artifact, expect=await _present(api, key) or "absent")
 
 
+async def _look_at(api: ControlPlane, key: str) -> tuple[int, ArtifactId | None]:
+    """How often a key has moved, and what it points to."""
+    try:
+        info = await api.key(parse_key(key))
+    except NotFound:
+        return 0, None
+    return info.version, info.artifact
+
+
 async def _present(api: ControlPlane, key: str) -> ArtifactId | None:
     """What a key points to."""
-    try:
-        return (await api.key(parse_key(key))).artifact
-    except NotFound:
-        return None
+    return (await _look_at(api, key))[1]
 
 
 async def _members(

@@ -291,6 +291,7 @@ class Client(Facade[AsyncClient], BlockCalls, SignalCalls, PlanCalls, RolloutCal
     export_log = waited(AsyncClient.export_log)
     import_log = waited(AsyncClient.import_log)
     publish = waited(AsyncClient.publish)
+    read_keys = waited(AsyncClient.read_keys)
     lineage = waited(AsyncClient.lineage)
 
     @documented_as(AsyncClient.put)

@@ -10,6 +10,7 @@ from tensorcast.schema.ids import (
     Tier,
     derive_event_id,
     derive_operation_id,
+    number_of,
     parse_cluster,
     parse_key,
     parse_node,
@@ -83,3 +84,19 @@ def test_a_key_does_not_look_like_an_artifact():
 def test_a_key_is_measured_in_bytes():
     with pytest.raises(InvalidArgument, match="longer than"):
         parse_key("ü" * (KEY_BYTES_MAX // 2 + 1))
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        ("p@7", 7),
+        ("p@x@12", 12),
+        ("p", 0),
+        ("p@", 0),
+        ("p@-1", 0),
+        ("p@٣", 0),
+        ("p@" + "9" * 16, 0),
+    ],
+)
+def test_the_number_of_a_version(key, number):
+    assert number_of(key) == number
