@@ -4,16 +4,19 @@
                                       (needs `scripts/engines [--smollm2]`)
 
 A trainer has new weights in memory; a vLLM on the same machine serves the old ones. The ways take
-turns, each round with other weights:
+turns, each round with other weights, which are there when the clock starts:
 
-* `tensorcast`: `client.publish` and `update_engines`, bytes checked;
+* `in_place`: `client.publish` and `update_engines`, bytes checked; the step has left its weights in
+  tensors of `client.empty`, as a trainer does that gathers them from its ranks or GPUs;
+* `tensorcast`: the same out of ordinary memory, which is copied once more;
 * `file`: the weights written as safetensors (into the page cache, not synced), and vLLM's own
   `reload_weights` of that folder between pause and resume;
 * `restart`: written likewise, and a new vLLM started from them with its default loader.
 
 Prints one JSON object: for each way the seconds from then to the first token of the first request
 (`ttft_s`), the part in which the engine took no work (`paused_s`), each as median with quartiles,
-and by how much the first is better than the second (`better`: median over rounds, 0 to 1).
+and by how much (`better`: median over rounds, 0 to 1) the first two are better than `file`, counted
+from the trainer (`ttft_s`) and for a request that comes as the pause begins (`from_pause_s`).
 """
 
 from __future__ import annotations
@@ -47,10 +50,14 @@ MODELS = {
     "gibibyte": models.gibibyte_model,
 }
 KEPT = 2
+SHOWN = ("ttft_s", "paused_s", "from_pause_s")
+COMPARED = ("ttft_s", "from_pause_s")
 WORDS = "the quick brown fox jumps over the lazy dog " * 4
 Weights = dict[str, torch.Tensor]
-Way = Callable[[Weights], tuple[float, float]]
-"""Gives an engine these weights and asks it: seconds to the first token, seconds of pause."""
+Times = tuple[float, float, float]
+"""Seconds from new weights to the first token, of pause, and from the pause to the first token."""
+Way = Callable[[Weights], Times]
+"""Gives an engine these weights and asks it."""
 
 
 def main() -> int:
@@ -79,6 +86,7 @@ def measure(model: Path, folder: Path, rounds: int, restarts: int) -> dict[str, 
         server = engine.start(model, folder / "engine", *flags, env=named)
         with connect() as client:
             ways: dict[str, Way] = {
+                "in_place": lambda new: by_tensorcast(client, server, lay(client, new)),
                 "tensorcast": lambda new: by_tensorcast(client, server, new),
                 "file": lambda new: by_file(server, model, folder / "written", new),
             }
@@ -94,7 +102,7 @@ def measure(model: Path, folder: Path, rounds: int, restarts: int) -> dict[str, 
 def take_turns(ways: dict[str, Way], weights: Weights, rounds: int) -> dict[str, list]:
     times: dict[str, list] = {name: [] for name in ways}
     for round_ in range(rounds + 1):  # the first warms up
-        order = list(reversed(ways)) if round_ % 2 else list(ways)
+        order = list(ways)[round_ % len(ways) :] + list(ways)[: round_ % len(ways)]
         for name in order:
             weights = change(weights)
             found = ways[name](weights)
@@ -108,14 +116,23 @@ def change(weights: Weights) -> Weights:
     return {name: value * 0.95 for name, value in weights.items()}  # seen by bfloat16 too
 
 
-def by_tensorcast(client: Client, server: engine.Engine, new: Weights) -> tuple[float, float]:
+def lay(client: Client, new: Weights) -> Weights:
+    """The same weights in memory of the node."""
+    placed = client.empty(new)
+    for name, value in new.items():
+        placed[name].copy_(value)
+    return placed
+
+
+def by_tensorcast(client: Client, server: engine.Engine, new: Weights) -> Times:
     begin = time.monotonic()
     version = client.publish("policy", new)
     (done,) = update_engines(client, [server.url], version)
+    updated = time.monotonic()
     server.generate(WORDS, tokens_max=1)
-    total_s = time.monotonic() - begin
+    end = time.monotonic()
     forget(client, version)
-    return total_s, done.paused_s
+    return end - begin, done.paused_s, end - updated + done.paused_s
 
 
 def forget(client: Client, version: str) -> None:
@@ -125,7 +142,7 @@ def forget(client: Client, version: str) -> None:
         client.api.remove_artifact(f"{name}@{int(number) - KEPT}", force=True)
 
 
-def by_file(server: engine.Engine, model: Path, folder: Path, new: Weights) -> tuple[float, float]:
+def by_file(server: engine.Engine, model: Path, folder: Path, new: Weights) -> Times:
     begin = time.monotonic()
     write(model, folder, new)
     one = EngineServer(server.url)
@@ -138,10 +155,11 @@ def by_file(server: engine.Engine, model: Path, folder: Path, new: Weights) -> t
     one.resume()
     paused_s = time.monotonic() - paused
     server.generate(WORDS, tokens_max=1)
-    return time.monotonic() - begin, paused_s
+    end = time.monotonic()
+    return end - begin, paused_s, end - paused
 
 
-def by_restart(model: Path, folder: Path, new: Weights) -> tuple[float, float]:
+def by_restart(model: Path, folder: Path, new: Weights) -> Times:
     begin = time.monotonic()
     write(model, folder / "restart", new)
     server = engine.start(folder / "restart", folder / "again")
@@ -150,7 +168,7 @@ def by_restart(model: Path, folder: Path, new: Weights) -> tuple[float, float]:
         took_s = time.monotonic() - begin
     finally:
         server.stop()
-    return took_s, took_s
+    return took_s, took_s, took_s
 
 
 def write(model: Path, folder: Path, weights: Weights) -> None:
@@ -162,15 +180,23 @@ def write(model: Path, folder: Path, weights: Weights) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def summarize(times: dict[str, Sequence[tuple[float, float]]]) -> dict[str, object]:
-    pairs = zip(times["tensorcast"], times["file"], strict=True)
-    better = statistics.median(1 - ours[0] / theirs[0] for ours, theirs in pairs)
+def summarize(times: dict[str, Sequence[Times]]) -> dict[str, object]:
     ways = {
-        name: {"ttft_s": spread([a for a, _ in one]), "paused_s": spread([b for _, b in one])}
-        for name, one in times.items()
-        if one
+        name: {what: spread([one[at] for one in found]) for at, what in enumerate(SHOWN)}
+        for name, found in times.items()
+        if found
     }
-    return {"better": round(better, 3), "rounds": len(times["file"]), **ways}
+    better = {
+        name: {what: compare(times[name], times["file"], SHOWN.index(what)) for what in COMPARED}
+        for name in ("in_place", "tensorcast")
+    }
+    return {"better": better, "rounds": len(times["file"]), **ways}
+
+
+def compare(ours: Sequence[Times], theirs: Sequence[Times], at: int) -> float:
+    """By how much a time is better, in the median of the rounds."""
+    pairs = zip(ours, theirs, strict=True)
+    return round(statistics.median(1 - one[at] / other[at] for one, other in pairs), 3)
 
 
 def spread(values: Sequence[float]) -> list[float]:

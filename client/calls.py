@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tensorcast.client.signals import AsyncSignal, AsyncSignals
+from tensorcast.client.signals import NEW, AsyncSignal, AsyncSignals, Start
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import parse_engine
@@ -67,6 +67,10 @@ class AsyncCall:
         """Nobody wants an answer: it is not given again."""
         await self._signal.ack()
 
+    async def extend(self) -> None:
+        """Work on it goes on: it is not given to anybody else for as long again."""
+        await self._signal.extend()
+
     async def answer(self, outputs: Mapping[str, object] | None = None) -> None:
         """It is done, and gives this. Raises InvalidArgument for what JSON cannot hold."""
         await self._say({"outputs": dict(outputs or {})})
@@ -85,12 +89,14 @@ class AsyncCall:
 class AsyncCalls:
     """The calls to one engine, in order: `async for call in client.calls("e1")`."""
 
-    def __init__(self, api: ControlPlane, engine: str) -> None:
+    def __init__(self, api: ControlPlane, engine: str, *, start: Start = NEW) -> None:
+        """`start`: from where on nobody has missed a call yet, when they are served under this name
+        for the first time ever."""
         self._api = api
         self._engine = parse_engine(engine)
         reader = _ODD.sub("-", f"calls-{engine}")[:64]
         self._signals = AsyncSignals(
-            api, f"engine.call.{engine}", durable=reader, start="new", ack_within=ACK_S
+            api, f"engine.call.{engine}", durable=reader, start=start, ack_within=ACK_S
         )
 
     async def open(self) -> Self:

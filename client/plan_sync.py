@@ -78,6 +78,7 @@ class Call(Facade[AsyncCall]):
 
     is_wanted = waited(AsyncCall.is_wanted)
     drop = waited(AsyncCall.drop)
+    extend = waited(AsyncCall.extend)
     answer = waited(AsyncCall.answer)
     fail = waited(AsyncCall.fail)
 

@@ -2,7 +2,8 @@
 
 It tells the cluster which blocks the engine holds (`events.py`) and how busy it is (`metrics.py`,
 as signals on `engine.load.<engine>`), and registers the engine if that has not done so itself. It
-changes nothing in the engine, and may be killed and started again at any time.
+does in the engine what plans ask for (`adapter.py`), and changes nothing else there. It may be
+killed and started again at any time.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
+from tensorcast.client.calls import AsyncCalls
 from tensorcast.client.session import AsyncClient, connect_async
 from tensorcast.engines.identity import LIFE_VARIABLE, Identity
 from tensorcast.engines.presence import share_presence
+from tensorcast.engines.vllm.adapter import collect_verbs, serve
 from tensorcast.engines.vllm.calls import decode, fetch, read_models
 from tensorcast.engines.vllm.events import Sources, Watcher
 from tensorcast.engines.vllm.metrics import (
@@ -58,6 +62,8 @@ its age whether anybody watches."""
 ALONE_S: Final = 5.0
 START_S_MAX: Final = 600.0
 RETRY_S: Final = 1.0
+LATE_S: Final = 60.0
+"""Calls that came so long before the first agent of an engine are answered."""
 AGAIN_S: Final = 5.0
 TOPIC: Final = "engine.load"
 FAILED: Final = 1
@@ -181,6 +187,28 @@ async def watch(client: AsyncClient, settings: Settings) -> None:
         else:
             _logger.warning("%s publishes no KV events: only its load is watched", engine)
         tasks.create_task(Meter(client, engine, settings, watcher).run())
+        tasks.create_task(_serve_calls(client, engine, settings))
+
+
+async def _serve_calls(client: AsyncClient, engine: EngineId, settings: Settings) -> None:
+    """Does what plans ask of the engine, on the node that the engine says it is on. A plan that was
+    quicker than this agent is served, too."""
+    began = datetime.now(UTC) - timedelta(seconds=LATE_S)
+    node = settings.node or await _find_node(client, engine)
+    async with connect_async(settings.context, node=node) as there:
+        calls = AsyncCalls(there.api, engine, start=began)
+        await serve(calls, collect_verbs(there, engine, settings.url))
+
+
+async def _find_node(client: AsyncClient, engine: EngineId) -> str | None:
+    """The engine's node; None where it does not say, or where that is on another machine."""
+    while True:
+        try:
+            node = (await client.api.engine(engine)).node
+            break
+        except (NotFound, Unavailable, Timeout):  # it is just being registered
+            await asyncio.sleep(RETRY_S)
+    return node if node in client.context.nodes else None
 
 
 async def _stay_alone(client: AsyncClient, teller: Teller) -> None:

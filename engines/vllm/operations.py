@@ -1,4 +1,5 @@
-"""Instance operations of a vLLM engine: manifest, publish, hydrate and evict the KV of a prompt.
+"""Instance operations of a vLLM engine: manifest, publish, prefetch, hydrate and evict the KV of a
+prompt.
 
 An engine that runs `TensorCastConnector` is asked through requests of its own API: a request of one
 token, whose `kv_transfer_params` say what is wanted (`connector/inquiries.py`). So its scheduler
@@ -7,6 +8,8 @@ stays the only one that touches its cache, and what is asked for waits its turn 
     instance = await Instance.meet(client, "http://127.0.0.1:8000")
     await instance.publish(tokens)                 # its KV is in the layer now
     await other.hydrate(tokens)                    # the other engine has it now
+
+`kv_calls.py` has plans do the same.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from tensorcast.schema.ids import EngineId
 
 OPERATION_S: Final = 60.0
 POLL_S: Final = 0.05
+FETCHED_AT_ONCE: Final = 256
+"""So many pieces of blocks are brought to a node by one call."""
 REFUSED: Final = 400
 """The status of HTTP for a prompt that cannot be."""
 
@@ -83,6 +88,14 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     manifest: Manifest
     ticket: dict[str, object]
+
+
+class Prefetched(msgspec.Struct, frozen=True, kw_only=True):
+    """The first `tokens` of the prompt are on the node of this machine now; all its whole blocks
+    are `blocks`."""
+
+    tokens: int
+    blocks: int
 
 
 class Hydrated(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,12 +160,7 @@ class Instance:
         """What the blocks of a prompt are called. Nothing is computed when the engine hashes with
         `sha256_cbor`; else the engine is asked, which computes what it does not have. Raises
         Unavailable, Rejected when it runs no TensorCastConnector."""
-        form = await self._ask_form()
-        if form.hash == ALGORITHM and form.root is not None:
-            root = bytes.fromhex(form.root)
-            hashes = hash_blocks(tokens, form.block_tokens, root=root)
-            return msgspec.structs.replace(form, hashes=tuple(one.hex() for one in hashes))
-        return (await self._run(tokens, manifest=True)).manifest()
+        return await self._name(tokens)
 
     async def locate(self, tokens: Tokens) -> Whereabouts:
         """Where the KV of a prompt is, in the engine and in the layer."""
@@ -184,53 +192,121 @@ class Instance:
             ticket=_make_ticket(answer.parameters, whole),
         )
 
+    async def prefetch(
+        self,
+        tokens: Tokens,
+        *,
+        ticket: Mapping[str, object] | None = None,
+        manifest: Manifest | None = None,
+    ) -> Prefetched:
+        """Brings the KV of a prompt from other nodes to the node of this machine; the engine is not
+        touched. `ticket` is that of `publish`: its node is asked for what nobody else is known to
+        have. Raises as `manifest`, which is asked where none is given."""
+        manifest = manifest or await self.manifest(tokens)
+        keys, node = manifest.keys(), _read_node(ticket)
+        for start in range(0, len(keys), FETCHED_AT_ONCE):
+            lacking = await self._bring(keys[start : start + FETCHED_AT_ONCE], None)
+            if lacking and node not in (None, self._client.context.default_node):
+                await self._bring(lacking, node)
+        is_here = await self._client.exists(keys, anywhere=False) if keys else []
+        whole = _count_leading(manifest, is_here)
+        return Prefetched(tokens=whole * manifest.block_tokens, blocks=len(manifest.hashes))
+
     async def hydrate(
-        self, tokens: Tokens, *, ticket: Mapping[str, object] | None = None
+        self,
+        tokens: Tokens,
+        *,
+        ticket: Mapping[str, object] | None = None,
+        manifest: Manifest | None = None,
     ) -> Hydrated:
         """Brings the KV of a prompt that is in the layer into the engine's own cache, as far as it
         is there without a gap; what is not there is not computed, but for the last token. `ticket`
-        is that of `publish`, for a layer that has not heard of it yet. Raises as `manifest`."""
-        manifest = await self.manifest(tokens)
-        blocks = await self._count_leading(manifest)
+        is that of `publish`, for a layer that has not heard of it yet; `manifest` spares naming
+        the blocks. Raises as `manifest`, and Rejected for blocks of another space."""
+        if manifest is None:
+            manifest = await self.manifest(tokens)
+        elif manifest.space != (space := (await self._ask_form()).space):
+            raise Rejected(
+                f"The KV belongs to space {manifest.space}, and the engine to {space}.",
+                hint="Weights, dtype, layout and version of the engine must be the same.",
+            )
+        blocks = _count_leading(manifest, await self._look_up(manifest))
         promised = _read_ticket(ticket)
         count = min(max(blocks, promised), len(manifest.hashes)) * manifest.block_tokens
         if not count:
             return Hydrated(tokens=0, found=0)
-        answer = await self._run(tokens[: count + 1], parameters=ticket)
+        # One token more, or the last block would be computed anew.
+        rest = tokens[count : count + 1] or tokens[:1]
+        answer = await self._run((*tokens[:count], *rest), parameters=ticket)
         return Hydrated(tokens=count, found=answer.cached_tokens())
 
-    async def evict(self, tokens: Tokens, *, engine: bool = True, layer: bool = False) -> Evicted:
+    async def evict(
+        self,
+        tokens: Tokens,
+        *,
+        engine: bool = True,
+        layer: bool = False,
+        manifest: Manifest | None = None,
+    ) -> Evicted:
         """Drops the KV of a prompt from the engine's own cache, and with `layer` from the node of
-        this machine too. What others share of it goes with it. Raises as `manifest`."""
+        this machine too. What others share of it goes with it. Raises as `manifest`, which is asked
+        where none is given."""
         dropped = pieces = 0
-        if layer:
-            manifest = await self.manifest(tokens)
-            pieces = await self._client.evict_blocks(manifest.keys())
+        if layer and manifest is None:
+            manifest = await self._name(tokens, apart=True)
         if engine:
             held, known = await self._ask_watcher(tokens)
             # Of a prompt that it does not hold the engine would first compute everything.
             part = tokens[:held] if known == EXACT else tokens
             if part:  # one token more, or the last block would be computed anew beside the old one
-                await self._run((*part, part[0]), evict=True)
+                await self._run((*part, part[0]), evict=True, apart=True)
             dropped = len(part)
+        if layer and manifest is not None:
+            pieces = await self._client.evict_blocks(manifest.keys())
         return Evicted(tokens=dropped, layer_blocks=pieces)
 
     # ---- asking --------------------------------------------------------------------------------
+
+    async def _name(self, tokens: Tokens, *, apart: bool = False) -> Manifest:
+        """The manifest of a prompt; `apart`: nothing is loaded or saved for it."""
+        form = await self._ask_form()
+        if form.hash == ALGORITHM and form.root is not None:
+            root = bytes.fromhex(form.root)
+            hashes = hash_blocks(tokens, form.block_tokens, root=root)
+            return msgspec.structs.replace(form, hashes=tuple(one.hex() for one in hashes))
+        return (await self._run(tokens, manifest=True, apart=apart)).manifest()
 
     async def _ask_form(self) -> Manifest:
         """How the engine names blocks, found out by a prompt of one token."""
         form = (await self._run((1,), manifest=True)).manifest()
         return msgspec.structs.replace(form, hashes=(), stored=())
 
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """The tokens of a prompt of text. Raises as `ask`."""
+        return await self._tokenize({"prompt": text})
+
+    async def tokenize_chat(self, messages: Sequence[Mapping[str, object]]) -> tuple[int, ...]:
+        """The tokens of the prompt that a chat begins with. Raises as `ask`."""
+        return await self._tokenize({"messages": list(messages)})
+
+    async def _tokenize(self, said: dict[str, object]) -> tuple[int, ...]:
+        body = {"model": self.model, **said}
+        page = await asyncio.to_thread(ask, f"{self.url}/tokenize", body, timeout_s=self._timeout_s)
+        return decode(page, _Tokenized).tokens
+
     async def _look(self, manifest: Manifest) -> tuple[bool, ...]:
         """Which blocks are in the layer, all their pieces."""
-        found = await self._client.exists(manifest.keys()) if manifest.hashes else []
-        each = manifest.pieces
-        return tuple(all(found[at : at + each]) for at in range(0, len(found), each))
+        return _whole_blocks(manifest, await self._look_up(manifest))
 
-    async def _count_leading(self, manifest: Manifest) -> int:
-        in_layer = await self._look(manifest)
-        return in_layer.index(False) if False in in_layer else len(in_layer)
+    async def _look_up(self, manifest: Manifest) -> list[bool]:
+        """Which pieces are in the layer."""
+        return await self._client.exists(manifest.keys()) if manifest.hashes else []
+
+    async def _bring(self, keys: list[bytes], node: str | None) -> list[bytes]:
+        """Brings blocks to this machine's node, from whoever is known to have them or from one
+        node; those that were not there."""
+        found = await self._client.get_blocks(keys, adopt=True, node=node)
+        return [key for key, view in zip(keys, found, strict=True) if view is None]
 
     async def _ask_watcher(self, tokens: Tokens) -> tuple[int, str]:
         """How many tokens of a prompt the engine holds, and how well that is known."""
@@ -248,12 +324,13 @@ class Instance:
         *,
         manifest: bool = False,
         evict: bool = False,
+        apart: bool = False,
         hand_over: bool = False,
         parameters: Mapping[str, object] | None = None,
     ) -> _Answer:
         """A request of one token. Raises Unavailable, InvalidArgument for a prompt that the engine
         does not take, Corrupt."""
-        said = _ask_for(parameters, manifest=manifest, evict=evict)
+        said = _ask_for(parameters, manifest=manifest, evict=evict, apart=apart)
         if hand_over:
             said["do_remote_decode"] = True
         body = {
@@ -273,10 +350,25 @@ class Instance:
         return decode(page, _Answer)
 
 
+def _whole_blocks(manifest: Manifest, pieces: Sequence[bool]) -> tuple[bool, ...]:
+    each = manifest.pieces
+    return tuple(all(pieces[at : at + each]) for at in range(0, len(pieces), each))
+
+
+def _count_leading(manifest: Manifest, pieces: Sequence[bool]) -> int:
+    """How many blocks are there before the first that is not."""
+    whole = _whole_blocks(manifest, pieces)
+    return whole.index(False) if False in whole else len(whole)
+
+
 def read_manifest(response: Mapping[str, object]) -> Manifest:
     """The manifest in the response to a request that asked for it, with `kv_transfer_params:
     {"tensorcast": {"manifest": true}}`: that of the request's own KV. Raises Rejected, Corrupt."""
     return decode(json.dumps(response), _Answer).manifest()
+
+
+class _Tokenized(msgspec.Struct, frozen=True):
+    tokens: tuple[int, ...]
 
 
 class _Details(msgspec.Struct, frozen=True):
@@ -335,6 +427,12 @@ def _make_ticket(parameters: Mapping[str, object], blocks: int) -> dict[str, obj
         "do_remote_decode": False,
         OURS: {**place, "blocks": blocks},
     }
+
+
+def _read_node(ticket: Mapping[str, object] | None) -> str | None:
+    ours = (ticket or {}).get(OURS)
+    node = ours.get("node") if isinstance(ours, dict) else None
+    return node if isinstance(node, str) else None
 
 
 def _read_ticket(ticket: Mapping[str, object] | None) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 import engine
 import tensorcast as tc
@@ -52,6 +53,7 @@ def flags(folder: Path, node: str) -> tuple[str, ...]:
         *("--kv-transfer-config", json.dumps(connector)),
         *("--kv-events-config", json.dumps(events)),
         *("--prefix-caching-hash-algo", "sha256_cbor"),
+        *("--weight-transfer-config", '{"backend":"tensorcast"}'),
     )
 
 
@@ -243,3 +245,168 @@ async def settle(client, ids, expected):
             return
         await asyncio.sleep(0.1)
     raise AssertionError(found)
+
+
+def hand_over(ids: list[int]) -> tc.Plan:
+    """Publish on the first engine, bring that to the other one's node, hydrate that engine."""
+    plan = tc.Plan("hand a prompt over", deadline=300)
+    published = plan.call(
+        "publish",
+        engine="e1",
+        verb="publish",
+        arguments={"prompt": ids},
+        returns={"ticket": "mapping", "tokens": "integer"},
+        timeout=60,
+    )
+    prefetched = plan.call(
+        "prefetch",
+        engine="e2",
+        verb="prefetch",
+        arguments={"prompt": ids, "ticket": published["ticket"]},
+        returns={"tokens": "integer"},
+        timeout=60,
+    )
+    hydrated = plan.call(
+        "hydrate",
+        engine="e2",
+        verb="hydrate",
+        arguments={"prompt": ids},
+        returns={"tokens": "integer", "found": "integer"},
+        depends_on=["prefetch"],
+        timeout=60,
+    )
+    return plan.gives(
+        published=published["tokens"], brought=prefetched["tokens"], found=hydrated["found"]
+    )
+
+
+def test_a_plan_hands_the_kv_of_a_prompt_over(watched: Watched):
+    ids = prompt(1000, 70)
+    tokens = 7 * BLOCK
+    with tc.connect() as client:
+        run = client.apply(hand_over(ids)).wait(120)
+        assert run.outputs == {"published": tokens, "brought": tokens, "found": tokens}
+        until(lambda: holders(client, ids), [("e1", tokens, "exact"), ("e2", tokens, "exact")])
+    computed = watched.engines[0].generate(ids, 8, cache_salt="alone")
+    found = watched.engines[1].generate(ids, 8)
+    assert (found.tokens, found.cached_tokens) == (computed.tokens, tokens)
+
+
+def carry(ids: list[int]) -> tc.Plan:
+    """The same by an artifact, which an operation brings to the other node, as it does weights."""
+    plan = tc.Plan("carry a prompt over", deadline=300)
+    published = plan.call(
+        "publish",
+        engine="e1",
+        verb="publish",
+        arguments={"prompt": ids, "as_artifact": True},
+        returns={"artifact": "artifact"},
+        timeout=60,
+    )
+    prefetched = plan.operation("prefetch", artifact=published["artifact"], node="n2")
+    hydrated = plan.call(
+        "hydrate",
+        engine="e2",
+        verb="hydrate",
+        arguments={"artifact": prefetched["artifact"]},
+        returns={"found": "integer"},
+        timeout=60,
+    )
+    return plan.gives(found=hydrated["found"], artifact=published["artifact"])
+
+
+def test_the_kv_of_a_prompt_is_an_artifact_too(watched: Watched):
+    ids = prompt(1000, 80)
+    tokens = 7 * BLOCK
+    with tc.connect() as client:
+        run = client.apply(carry(ids)).wait(120)
+        assert run.outputs["found"] == tokens
+        artifact = str(run.outputs["artifact"])
+        computed = watched.engines[0].generate(ids, 8, cache_salt="alone")
+        found = watched.engines[1].generate(ids, 8)
+        assert (found.tokens, found.cached_tokens) == (computed.tokens, tokens)
+
+        plan = tc.Plan("forget it")
+        for name in ("e1", "e2"):
+            plan.call(
+                f"evict-{name}",
+                engine=name,
+                verb="evict",
+                arguments={"artifact": artifact, "layer": True},
+                returns={"tokens": "integer"},
+            )
+        client.apply(plan).wait(120)
+        until(lambda: holders(client, ids), [])
+        assert watched.engines[0].generate(ids, 8).cached_tokens == 0
+
+
+def ask(client: tc.Client, verb: str, engine: str = "e1", **arguments: object) -> dict:
+    """What an engine answers to one call."""
+    plan = tc.Plan("ask")
+    returns = {"version": "text"} if verb in ("stage", "switch", "unstage") else {}
+    called = plan.call(
+        "call", engine=engine, verb=verb, arguments=arguments, returns=returns, timeout=60
+    )
+    if returns:
+        plan.gives(version=called["version"])
+    return dict(client.apply(plan).wait(120).outputs)
+
+
+def test_what_makes_no_sense_is_answered_by_a_sentence(watched: Watched):
+    with tc.connect() as client:
+        for verb, arguments, words in (
+            ("dance", {}, "cannot 'dance'"),
+            ("publish", {}, "not said which prompt"),
+            ("publish", {"prompt": [1], "artifact": "a"}, "not said which prompt"),
+            ("publish", {"prompt": [-1]}, "cannot be understood"),
+            ("hydrate", {"artifact": "nowhere"}, "nowhere"),
+            ("publish", {"prompt": [5] * 9000}, "refuses the prompt"),
+            ("stage", {"artifact": "latest"}, "no id of an artifact"),
+            ("stage", {"artifact": "0" * 40}, "0" * 40),
+            ("switch", {"version": "v"}, r"\w"),
+        ):
+            with pytest.raises(tc.TensorCastError, match=words):
+                ask(client, verb, **arguments)
+        client.put(
+            {"x": load_file(tiny_model() / "model.safetensors")["model.norm.weight"]}, key="x"
+        )
+        with pytest.raises(tc.InvalidArgument, match="no KV of a prompt"):
+            ask(client, "hydrate", artifact=client.artifact("x").id)
+
+
+def test_a_plan_rolls_weights_out(watched: Watched):
+    """Both engines have the new weights before one goes over to them."""
+    ids = prompt(300, 90)
+    new = load_file(tiny_model(1) / "model.safetensors")
+    before = [one.generate(ids, 8).tokens for one in watched.engines]
+    with tc.connect() as client:
+        version = client.publish("rolled", new)
+        artifact = client.artifact(version).id
+        plan = tc.Plan("roll out", deadline=300)
+        staged = [
+            plan.call(
+                f"stage-{name}",
+                engine=name,
+                verb="stage",
+                arguments={"artifact": artifact, "version": version},
+                timeout=60,
+            )
+            for name in ("e1", "e2")
+        ]
+        assert len(staged) == 2
+        for name in ("e1", "e2"):
+            plan.call(
+                f"switch-{name}",
+                engine=name,
+                verb="switch",
+                arguments={"version": version},
+                depends_on=["stage-e1", "stage-e2"],
+                timeout=60,
+            )
+        client.apply(plan).wait(200)
+        assert ask(client, "switch", version=version) == {"version": version}, "it is there"
+        for one, old in zip(watched.engines, before, strict=True):
+            assert one.generate(ids, 8).tokens != old
+            assert client.weights_of(one.url, at=time.time()).version == version
+        assert ask(client, "stage", artifact=artifact)["version"] == artifact
+        assert ask(client, "unstage")["version"] == version

@@ -1,7 +1,8 @@
 """What a request may ask of the connector about its own KV, beside its completion. Pure.
 
 `kv_transfer_params: {"tensorcast": {"manifest": true}}` has the response say what the request's
-blocks are called and where they belong; `"evict": true` has the engine forget them at its end.
+blocks are called and where they belong; `"evict": true` has the engine forget them at its end;
+`"apart": true` keeps the request apart from the layer: nothing of it is loaded or saved.
 `operations.py` makes use of both.
 """
 
@@ -23,6 +24,7 @@ class Inquiry(NamedTuple):
 
     manifest: bool = False
     evict: bool = False
+    apart: bool = False
 
 
 class Naming(NamedTuple):
@@ -38,7 +40,7 @@ def read_inquiry(said: Mapping[str, object] | None) -> Inquiry:
     ours = (said or {}).get(OURS)
     if not isinstance(ours, Mapping):
         return Inquiry()
-    return Inquiry(ours.get("manifest") is True, ours.get("evict") is True)
+    return Inquiry(*(ours.get(name) is True for name in Inquiry._fields))
 
 
 def make_manifest(

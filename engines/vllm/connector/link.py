@@ -98,9 +98,10 @@ class Link:
             self._blocks.close()
 
     def _ask_node(self, node: str, work: Callable[[Blocks, str], T]) -> T | None:
-        """What another node answers; None when it does not, or when it is not known where it is."""
+        """What another node answers; None when it does not, when it is not known where it is, or
+        when it was silent a moment ago: a request waits for that once."""
         address = self._addresses.find(node) if self._addresses is not None else None
-        if address is None or self._blocks is None:
+        if address is None or self._blocks is None or self._blocks.peers.is_resting(address):
             return None
         try:
             return work(self._blocks, address)

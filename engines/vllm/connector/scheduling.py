@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from tensorcast.engines.vllm.connector.counters import Counters
-from tensorcast.engines.vllm.connector.inquiries import Naming, make_manifest
+from tensorcast.engines.vllm.connector.inquiries import Naming, make_manifest, read_inquiry
 from tensorcast.engines.vllm.connector.lookups import Lookup, Lookups
 from tensorcast.engines.vllm.connector.messages import (
     LoadJob,
@@ -170,6 +170,8 @@ class SchedulerSide:
         space = self.versions.space()
         if space is None or self._is_in_doubt or not request.block_hashes:
             return
+        if read_inquiry(request.kv_transfer_params).apart:
+            return
         before = self._asked.get(request.request_id)
         if before is not None and before.space == space:
             return
@@ -245,6 +247,7 @@ class SchedulerSide:
         if track is None:
             space = self.versions.space() or ""
             track = Track(request.request_id, space, request.block_hashes, request.all_token_ids)
+            track.is_apart = read_inquiry(request.kv_transfer_params).apart
             self._tracks[request.request_id] = track
         return track
 
@@ -282,7 +285,8 @@ class SchedulerSide:
         for number in track.pending:
             self._jobs.pop(number, None)
         space = self.versions.space() or ""
-        anew = Track(track.request_id, space, track.hashes, track.tokens, may_load=track.may_load)
+        anew = Track(track.request_id, space, track.hashes, track.tokens)
+        anew.may_load, anew.is_apart = track.may_load, track.is_apart
         self._tracks[track.request_id] = anew
 
     def _schedule(
@@ -322,7 +326,8 @@ class SchedulerSide:
                 if all(state in HERE for state in states[n * each : (n + 1) * each])
             )
         is_foreign = track.local > 0 and self.versions.is_cache_mixed
-        track.may_save = space is not None and track.space in ("", space) and not is_foreign
+        is_ours = space is not None and track.space in ("", space)
+        track.may_save = is_ours and not is_foreign and not track.is_apart
         track.space = space or ""
 
     def _save(self, track: Track, plan: StepPlan) -> None:

@@ -21,7 +21,8 @@ class Track:
     `hashes` grows with the request (it is the engine's own list), as `tokens` does. `stored`:
     numbers of blocks that are in the store of this node, or are on their way there. `space`: that
     of its first step; KV computed since then belongs there or nowhere. `local`: blocks that the
-    engine's own cache had. `pending`: save jobs that workers have not ended.
+    engine's own cache had. `pending`: save jobs that workers have not ended. `is_apart`: nothing of
+    it is loaded or saved.
     """
 
     request_id: str
@@ -35,6 +36,7 @@ class Track:
     next: int = 0
     may_save: bool = True
     may_load: bool = True
+    is_apart: bool = False
     is_loading: bool = False
     is_started: bool = False
     retry_at_s: float = 0.0

@@ -36,6 +36,9 @@ class Engine:
         return json.dumps({"object": "list", "data": [{"id": "tiny"}]})
 
     def post(self, url, body, timeout_s):
+        if url == "http://e/tokenize":
+            assert body["model"] == "tiny"
+            return json.dumps({"tokens": [len(body.get("prompt", body.get("messages")))]})
         assert url == "http://e/v1/completions"
         assert (body["model"], body["max_tokens"]) == ("tiny", 1)
         self.posted.append(body)
@@ -70,8 +73,17 @@ class Client:
         self.later: list[set[bytes]] = []
         self.evicted: list[bytes] = []
         self.held: tuple[PrefixHolder, ...] = ()
+        self.nodes: dict[str | None, set[bytes]] = {}
+        self.context = self
+        self.default_node = "n2"
 
-    async def exists(self, keys):
+    async def get_blocks(self, keys, *, adopt, node):
+        assert adopt
+        has = self.nodes.get(node, set())
+        self.there |= has & set(keys)
+        return [b"view" if key in has | self.there else None for key in keys]
+
+    async def exists(self, keys, *, anywhere=True):
         if self.later:
             self.there |= self.later.pop(0)
         return [key in self.there for key in keys]
@@ -172,7 +184,45 @@ async def test_hydrate_believes_a_ticket(instance, engine):
     assert (done.tokens, done.found) == (8, None)
     said = engine.posted[-1]["kv_transfer_params"]
     assert said["do_remote_prefill"]
-    assert said["tensorcast"] == {"blocks": 99, "node": "n1", "manifest": False, "evict": False}
+    assert said["tensorcast"] == {
+        "blocks": 99,
+        "node": "n1",
+        "manifest": False,
+        "evict": False,
+        "apart": False,
+    }
+
+
+async def test_a_prompt_of_whole_blocks_is_hydrated_whole(instance, engine):
+    ticket = {"tensorcast": {"blocks": 2}}
+    assert (await instance.hydrate(TOKENS[:8], ticket=ticket)).tokens == 8
+    assert engine.prompts[-1] == (*TOKENS[:8], TOKENS[0])
+
+
+async def test_hydrate_takes_a_manifest_of_its_own_space_only(instance, engine):
+    named = await instance.manifest(TOKENS)
+    done = await instance.hydrate(TOKENS, manifest=named, ticket={"tensorcast": {"blocks": 2}})
+    assert done.tokens == 8
+    engine.space = "vllm:tiny:2"
+    with pytest.raises(Rejected, match="belongs to space vllm:tiny:1"):
+        await instance.hydrate(TOKENS, manifest=named)
+
+
+async def test_prefetch_asks_the_node_of_a_ticket_for_what_nobody_is_known_to_have(
+    instance, engine, client
+):
+    client.nodes = {None: {KEYS[0]}, "n1": {KEYS[1]}}
+    assert (await instance.prefetch(TOKENS)).tokens == 4
+    ticket = {"tensorcast": {"blocks": 2, "node": "n1"}}
+    done = await instance.prefetch(TOKENS, ticket=ticket)
+    assert (done.tokens, done.blocks) == (8, 2)
+    assert engine.prompts == [(1,), (1,)], "the engine is not touched"
+
+
+async def test_prefetch_from_where_it_is(instance, client):
+    client.nodes = {"n2": set(KEYS)}
+    ticket = {"tensorcast": {"blocks": 2, "node": "n2"}}
+    assert (await instance.prefetch(TOKENS, ticket=ticket)).tokens == 0
 
 
 async def test_evict_takes_what_the_engine_holds(instance, engine, client):
@@ -180,7 +230,8 @@ async def test_evict_takes_what_the_engine_holds(instance, engine, client):
     done = await instance.evict(TOKENS)
     assert (done.tokens, done.layer_blocks) == (4, 0)
     assert engine.prompts == [(*TOKENS[:4], TOKENS[0])]
-    assert engine.posted[0]["kv_transfer_params"]["tensorcast"]["evict"]
+    said = engine.posted[0]["kv_transfer_params"]["tensorcast"]
+    assert (said["evict"], said["apart"]) == (True, True)
     assert client.evicted == []
 
 
@@ -196,6 +247,13 @@ async def test_evict_from_the_layer_alone(instance, engine, client):
     assert (done.tokens, done.layer_blocks) == (0, 2)
     assert client.evicted == KEYS
     assert engine.prompts == [(1,)]
+
+
+async def test_evict_by_a_manifest_asks_nobody(instance, engine, client):
+    named = await instance.manifest(TOKENS)
+    client.there = set(KEYS)
+    done = await instance.evict(TOKENS, engine=False, layer=True, manifest=named)
+    assert (done.layer_blocks, engine.prompts) == (2, [(1,)])
 
 
 async def test_where_it_is(instance, client):
@@ -228,3 +286,8 @@ def test_a_manifest_that_is_none(ours):
         read_manifest({"kv_transfer_params": {"tensorcast": ours}})
     with pytest.raises(Rejected):
         read_manifest({"kv_transfer_params": None})
+
+
+async def test_texts_and_chats_become_tokens(instance):
+    assert await instance.tokenize("four") == (4,)
+    assert await instance.tokenize_chat([{"role": "user", "content": "hi"}]) == (1,)

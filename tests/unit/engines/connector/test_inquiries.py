@@ -21,6 +21,7 @@ NAMING = Naming(16, "sha256_cbor", b"r" * 32)
         ({"tensorcast": {"manifest": "yes", "evict": 1}}, Inquiry()),
         ({"tensorcast": {"manifest": True}}, Inquiry(manifest=True)),
         ({"tensorcast": {"evict": True, "blocks": 3}}, Inquiry(evict=True)),
+        ({"tensorcast": {"apart": True, "evict": 1}}, Inquiry(apart=True)),
     ],
 )
 def test_what_a_request_asks(said, inquiry):

@@ -119,3 +119,29 @@ def test_a_node_that_is_away_is_told_once_and_not_asked_for_a_moment(caplog):
     assert len(tries) == 1
     assert caplog.text.count("The mover is away.") == 1
     link.close()
+
+
+class OneNode:
+    """Blocks of which this node has none, and another one that may be silent."""
+
+    def __init__(self) -> None:
+        self.peers = self
+        self.asked: list[str | None] = []
+        self.is_silent = True
+
+    def is_resting(self, address: str) -> bool:
+        return self.is_silent
+
+    def get_into(self, keys, targets, address=None):
+        self.asked.append(address)
+        return [address is not None] * len(keys)
+
+
+def test_a_node_that_was_silent_a_moment_ago_is_not_waited_for_once_more():
+    """Not for what a request was told of either: the waits of a load would add up."""
+    blocks = OneNode()
+    link = Link(lambda: blocks, Addresses(lambda: {"n1": "here:1"}))
+    assert link.get_into([b"k"], [None], "n1") == [False]
+    blocks.is_silent = False
+    assert link.get_into([b"k"], [None], "n1") == [True]
+    assert blocks.asked == [None, None, "here:1"]

@@ -408,3 +408,13 @@ def test_workers_that_say_nothing_are_not_waited_for_for_ever(world: World):
     assert world.side.match(request, 0) is None
     world.now_s += DOUBT_S_MAX
     assert world.match(request) == 2 * SIZE
+
+
+def test_a_request_that_keeps_apart_is_neither_loaded_nor_saved(world: World):
+    world.keep("p", 3)
+    said = {"tensorcast": {"apart": True}}
+    request = Request("r", 60, kv_transfer_params=said)
+    assert world.match(request) == 0
+    plan = world.run(request, 0, 60, [1, 2, 3, 4])
+    assert not plan.loads
+    assert not plan.saves
