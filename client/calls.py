@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from tensorcast.client.signals import NEW, AsyncSignal, AsyncSignals, Start
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.faults import Fault, FaultKind
+from tensorcast.schema.guesses import suggest
 from tensorcast.schema.ids import parse_engine
 
 if TYPE_CHECKING:
@@ -76,7 +77,14 @@ class AsyncCall:
         await self._say({"outputs": dict(outputs or {})})
 
     async def fail(self, detail: str, *, kind: str = "invalid", permanent: bool = False) -> None:
-        """It cannot be done: one sentence why, and the kind of the fault ("unavailable", ...)."""
+        """It cannot be done: one sentence why, and the kind of the fault ("unavailable", ...).
+        Raises InvalidArgument for a kind that there is not."""
+        kinds = [one.value for one in FaultKind]
+        if kind not in kinds:
+            raise InvalidArgument(
+                f"A fault is of no kind {kind!r}{suggest(str(kind), kinds) or '.'}",
+                hint=f"Say one of {', '.join(kinds)}.",
+            )
         fault = Fault(kind=FaultKind(kind), detail=detail, permanent=permanent)
         said = {"kind": fault.kind.value, "detail": detail, "permanent": permanent}
         await self._say({"fault": said})

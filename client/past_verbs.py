@@ -23,7 +23,7 @@ from tensorcast.schema.api_past import (
     WhyQuery,
 )
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import Seq, Tier, parse_node
+from tensorcast.schema.ids import Seq, parse_node, parse_tier
 
 T = TypeVar("T")
 When = int | float | datetime
@@ -90,7 +90,7 @@ class PastVerbs:
             event=None if event is None else str(event),
             artifact=None if artifact is None else name_of(artifact),
             node=None if node is None else parse_node(node),
-            tier=None if tier is None else Tier(tier),
+            tier=None if tier is None else parse_tier(tier),
             limit=limit,
             after=self.position.seq,
         )

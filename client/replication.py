@@ -11,7 +11,7 @@ from tensorcast.client.handles import AsyncOperation, AsyncReplication, wait_unt
 from tensorcast.client.naming import What, name_of
 from tensorcast.schema.api import ArtifactInfo, NodeInfo, OperationInfo
 from tensorcast.schema.errors import InvalidArgument, NotFound, Timeout, Unavailable
-from tensorcast.schema.ids import EventId, NodeId, Tier, replica_id
+from tensorcast.schema.ids import EventId, NodeId, parse_tier, replica_id
 
 VERIFY_ISSUE_S = 30.0
 POLL_S_MIN = 0.05
@@ -60,16 +60,6 @@ def choose_nodes(to: Sequence[str] | str, known: Sequence[NodeInfo]) -> tuple[No
                 node=name,
             )
     return tuple(by_name[name].node for name in dict.fromkeys(names))
-
-
-def parse_tier(text: str) -> Tier:
-    """Raises InvalidArgument."""
-    try:
-        return Tier(text)
-    except ValueError:
-        raise InvalidArgument(
-            f"{text!r} is not a tier.", hint=f"Use one of {', '.join(Tier)}."
-        ) from None
 
 
 async def verify(

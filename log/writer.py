@@ -1,8 +1,8 @@
 """Many callers, one writer: their events share the atomic batches of the log.
 
 A log that syncs every acknowledged append gives hundreds of appends a second, but thousands of
-events a second in batches. Each caller still sees its own append alone: all of it or none of it,
-and never refused because of another caller.
+events a second in batches; yet a batch takes longer than a few single events. Each caller still
+sees its own append alone: all of it or none of it, and never refused because of another caller.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from tensorcast.schema.events import SignalEvent, aggregate_of
 from tensorcast.schema.ids import Seq
 
 LINGER_S = 0.001
+SINGLES_MAX = 12
+"""So many single events cost about as much as the smallest atomic batch: for that JetStream makes
+a store of its own on the disk, syncs it five times and removes it (some 9 ms, where one event
+takes 0.6)."""
 RETRY_S_MAX = 30.0
 TROUBLE_S = 60.0
 _PAUSE_S_FIRST = 0.05
@@ -98,7 +102,7 @@ class Writer:
                 await self._filled.wait()
                 await asyncio.sleep(self._linger_s)
                 batch = self._take()
-                await self._write(batch)
+                await self._write_all(batch)
         finally:
             self._closed = True
             for request in (*batch, *self._waiting):
@@ -123,6 +127,19 @@ class Writer:
         if not self._waiting:
             self._filled.clear()
         return batch
+
+    async def _write_all(self, batch: Sequence[_Request]) -> None:
+        """A few signals, which stand in no order to each other, go each by itself, one close behind
+        the other: that is faster than one batch of them."""
+        is_light = len(batch) <= SINGLES_MAX and all(
+            len(one.drafts) == 1 and not one.aggregates for one in batch
+        )
+        if not is_light:
+            await self._write(batch)
+            return
+        async with asyncio.TaskGroup() as tasks:
+            for request in batch:
+                tasks.create_task(self._write((request,)))
 
     async def _write(self, batch: Sequence[_Request]) -> None:
         """Appends the batch; when it is refused, halves it until only the guilty are refused."""

@@ -158,6 +158,16 @@ def number_of(key: Key) -> int:
     return int(number) if is_number else 0
 
 
+def parse_tier(text: str) -> Tier:
+    """A tier by its name. Raises InvalidArgument."""
+    try:
+        return Tier(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is not a tier.", hint=f"Use one of {', '.join(Tier)}."
+        ) from None
+
+
 def parse_key(text: str) -> Key:
     """A key: any printable text without surrounding space that does not look like a full artifact
     id. Raises InvalidArgument."""

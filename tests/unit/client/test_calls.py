@@ -49,6 +49,8 @@ async def test_a_call_that_cannot_be_done_says_why():
     fault = {"kind": "unavailable", "detail": "No.", "permanent": False}
     assert api.said == [("engine.answer.e1", {"call": "c", "fault": fault})]
     assert AsyncCall(api, "e1", _Signal()).arguments == {}
+    with pytest.raises(InvalidArgument, match="no kind 'unavailble'; did you mean 'unavailable'"):
+        await AsyncCall(api, "e1", _Signal(call="c")).fail("No.", kind="unavailble")
 
 
 def test_a_name_must_be_that_of_an_engine():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tensorcast.client.faults import failure_of, failures_of
-from tensorcast.client.replication import choose_nodes, parse_tier
+from tensorcast.client.replication import choose_nodes
 from tensorcast.schema.api import NodeInfo, OperationInfo
 from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.errors import (
@@ -16,7 +16,7 @@ from tensorcast.schema.errors import (
     OutOfCapacity,
     Unavailable,
 )
-from tensorcast.schema.ids import ArtifactId, NodeId, OperationId, Tier
+from tensorcast.schema.ids import ArtifactId, NodeId, OperationId, Tier, parse_tier
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,11 +9,13 @@ import pytest
 from conformance.log import cordoned, draft
 from tensorcast.log.memory import MemoryLog
 from tensorcast.log.port import APPEND_EVENTS_MAX, NoRoom
-from tensorcast.log.writer import Writer
+from tensorcast.log.writer import SINGLES_MAX, Writer
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Conflict, InvalidArgument, Unavailable
+from tensorcast.schema.events import SignalEmitted
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.signals import Topic
 
 
 class Watched(MemoryLog):
@@ -58,6 +60,39 @@ async def test_callers_share_a_batch_and_get_their_own_positions():
         assert await asyncio.gather(*appends) == [(1,), (2, 3, 4), (5, 6)]
         assert log.sizes == [6]
         assert await writer.last_seq() == 6
+
+
+async def test_a_few_signals_go_each_by_itself():
+    """Which is faster; many, and whatever else there is, share a batch."""
+    log = Watched()
+    async with writing(log) as writer:
+        for count, sizes in ((SINGLES_MAX, [1] * SINGLES_MAX), (13, [13])):
+            found = await asyncio.gather(
+                *(writer.append([draft(said(f"t.{number}"))]) for number in range(count)),
+            )
+            assert sorted(found) == [(Seq(await log.last_seq() - n),) for n in range(count)][::-1]
+            assert log.sizes == sizes
+            log.sizes.clear()
+        await asyncio.gather(
+            writer.append([draft(said("t"))]), writer.append([draft(cordoned("n1"))])
+        )
+        assert log.sizes == [2]
+
+
+async def test_a_signal_that_is_refused_harms_no_other():
+    log = Watched()
+    async with writing(log) as writer:
+        found = await asyncio.gather(
+            writer.append([draft(said("t", "x" * EVENT_BYTES_MAX))]),
+            writer.append([draft(said("t"))]),
+            return_exceptions=True,
+        )
+    assert isinstance(found[0], InvalidArgument)
+    assert found[1] == (1,)
+
+
+def said(topic: str, text: str = "") -> SignalEmitted:
+    return SignalEmitted(topic=Topic(topic), data={"text": text})
 
 
 async def test_a_batch_is_never_too_large():
