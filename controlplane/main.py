@@ -217,7 +217,13 @@ def _services(
     if chosen & {"timers", "api"}:
         yield desk.heartbeats.run(log.nats, settings.cluster)
     if "persister" in chosen:
-        yield run_persister(tail, settings.postgres_url, desk.progress, folding)
+        yield run_persister(
+            tail,
+            settings.postgres_url,
+            desk.progress,
+            folding,
+            partition_events=settings.partition_events,
+        )
         yield _persist_blocks(settings, desk.block_progress)
         yield run_snapshots(follower, desk.progress, settings.postgres_url)
         yield run_departures(desk)

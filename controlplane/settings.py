@@ -16,13 +16,18 @@ SERVICES = ("persister", "scheduler", "timers", "api")
 HEARTBEAT_S = 1.0
 NODE_TIMEOUT_S = 5.0
 TOPOLOGY = ("rack", "host")
+PARTITION_EVENTS = 1 << 18
+"""32 snapshots of a history; some hundred MB with all indexes."""
+PARTITION_EVENTS_MIN = 1024
+PARTITION_EVENTS_MAX = 1 << 30
 _PREFIX = "TENSORCAST_"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those that run in this process; times are in seconds. `notify_socket` is where
     a supervisor hears that the process is ready; `audit_dir` the folder of the key and the file of
-    signed heads (None: no heads are signed); `policies` are files or folders with policies."""
+    signed heads (None: no heads are signed); `policies` are files or folders with policies;
+    `partition_events` is the size of each new partition of the history."""
 
     cluster: str
     nats_url: str
@@ -35,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     access: Access = Access()
     notify_socket: str | None = None
     audit_dir: str | None = None
+    partition_events: int = PARTITION_EVENTS
 
 
 def read_settings(environ: Mapping[str, str], services: str) -> Settings:
@@ -64,7 +70,19 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         access=read_access(environ, "controlplane"),
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
         audit_dir=environ.get(_PREFIX + "AUDIT_DIR") or None,
+        partition_events=_partition_events(environ),
     )
+
+
+def _partition_events(environ: Mapping[str, str]) -> int:
+    text = environ.get(_PREFIX + "PARTITION_EVENTS", "") or str(PARTITION_EVENTS)
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not PARTITION_EVENTS_MIN <= number <= PARTITION_EVENTS_MAX:
+        raise InvalidArgument(
+            f"{_PREFIX}PARTITION_EVENTS is {text!r}.",
+            hint=f"Give a number of events, from {PARTITION_EVENTS_MIN} to {PARTITION_EVENTS_MAX}.",
+        )
+    return number
 
 
 def _topology(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import pytest
 
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.settings import PARTITION_EVENTS
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.load import fold, load_view
 from tensorcast.controlplane.store.migrate import migrate
@@ -38,10 +39,11 @@ async def engine(database):
 
 
 @asynccontextmanager
-async def persisting(log: Log, url: str):
+async def persisting(log: Log, url: str, *, partition_events: int = PARTITION_EVENTS):
     """A persister at work; gives what it tells of itself."""
     progress = Progress()
-    task = asyncio.create_task(run_persister(log, url, progress))
+    writing = run_persister(log, url, progress, partition_events=partition_events)
+    task = asyncio.create_task(writing)
     try:
         yield progress
     finally:

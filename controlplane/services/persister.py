@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final
@@ -22,6 +22,7 @@ from tensorcast.controlplane.services.continuity import ensure_continuity
 from tensorcast.controlplane.services.copying import keep_copying
 from tensorcast.controlplane.services.progress import ChainHead, Progress
 from tensorcast.controlplane.services.ticking import with_ticks
+from tensorcast.controlplane.settings import PARTITION_EVENTS
 from tensorcast.controlplane.store.cells import as_text, as_uuid
 from tensorcast.controlplane.store.chain import load_hash
 from tensorcast.controlplane.store.dead_letters import (
@@ -65,19 +66,32 @@ async def run_persister(
     postgres_url: str,
     progress: Progress | None = None,
     folding: Folding | None = None,
+    *,
+    partition_events: int = PARTITION_EVENTS,
 ) -> None:
-    """Copies for ever. The database must be migrated.
+    """Copies for ever, into partitions of so many events. The database must be migrated.
 
     Postgres or NATS away: it waits and goes on where it stood. A log that is not the one whose
     events Postgres has is never copied: it is in `progress.refusal` until somebody mends it.
     """
     progress = Progress() if progress is None else progress
-    copy = partial(_copy, log, progress=progress, folding=folding or Folding())
+    copy = partial(
+        _copy,
+        log,
+        progress=progress,
+        folding=folding or Folding(),
+        partition_events=partition_events,
+    )
     await keep_copying("persister", postgres_url, progress, copy)
 
 
 async def _copy(
-    log: RestorableLog, connection: AsyncConnection, *, progress: Progress, folding: Folding
+    log: RestorableLog,
+    connection: AsyncConnection,
+    *,
+    progress: Progress,
+    folding: Folding,
+    partition_events: int,
 ) -> None:
     """One life of the writer: from getting the lock to the first trouble."""
     while (term := await try_seat(connection, SEAT)) is None:
@@ -94,6 +108,7 @@ async def _copy(
     progress.committed_seq = position.seq
     progress.head = ChainHead(position.log_epoch, position.seq, head)
     progress.is_active = True
+    write = partial(write_batch, connection, partition_events=partition_events)
     reading = log.read(after=position.seq, batch_max=BATCH_EVENTS_MAX)
     async with aclosing(with_ticks(reading, ALIVE_S)) as batches:
         progress.problem = None
@@ -103,13 +118,13 @@ async def _copy(
             if stored is None:
                 await say_alive(connection, SEAT, term)
                 continue
-            view, position, head = await _write(connection, folding, view, position, head, stored)
+            view, position, head = await _write(write, folding, view, position, head, stored)
             progress.committed_seq = position.seq
             progress.head = ChainHead(position.log_epoch, position.seq, head)
 
 
 async def _write(
-    connection: AsyncConnection,
+    write: Callable[[Batch], Awaitable[None]],
     folding: Folding,
     view: ClusterView,
     position: Position,
@@ -122,16 +137,16 @@ async def _write(
     history is trouble."""
     after, batch = prepare_batch(view, position, head, stored, refused, folding)
     try:
-        await write_batch(connection, batch)
+        await write(batch)
     except REFUSALS as error:
         if refused or not is_data_refusal(error):
             raise
         if len(stored) == 1:
             reason = f"Postgres refuses what follows from it: {brief(error)}"
             said = {stored[0].seq: reason}
-            return await _write(connection, folding, view, position, head, stored, said)
+            return await _write(write, folding, view, position, head, stored, said)
         for one in stored:
-            view, position, head = await _write(connection, folding, view, position, head, (one,))
+            view, position, head = await _write(write, folding, view, position, head, (one,))
         return view, position, head
     for letter in batch.letters:
         _logger.error("event %(seq)d is parked (%(aggregate_id)s): %(reason)s", letter)

@@ -1,6 +1,7 @@
 """The tables, as SQLAlchemy Core. The migrations make them; a test holds the two together.
 
-`events` is the history: append-only, one row for each position of the log, with the exact bytes.
+`events` is the history: append-only, one row for each position of the log, with the exact bytes, in
+partitions by position (`partitions.py`).
 `log_epoch` counts the lives of the log: positions are unique only within one. `cursors` says how
 far the history goes. The other tables hold the state of each aggregate after that position:
 columns for people who write SQL, and `state`, the whole of it as JSON.
@@ -65,6 +66,7 @@ events: Final = Table(
         "seq",
         postgresql_where=text("aggregate_kind = 'key'::text"),
     ),
+    postgresql_partition_by="RANGE (log_epoch, seq)",
 )
 
 chain: Final = Table(
@@ -86,9 +88,11 @@ cursors: Final = Table(
     Column("updated_at", Moment, nullable=False, server_default=text("now()")),
     Column("term", BigInteger, nullable=False, server_default=text("0")),
     Column("fold", Text),
+    Column("room", BigInteger, nullable=False, server_default=text("0")),
 )
 """`term` counts those who have sat in the seat of the writer that moves the cursor; `fold` names
-the fold that the read models follow from."""
+the fold that the read models follow from; `room` is the last position that the partitions of
+`events` are known to reach."""
 
 dead_letters: Final = Table(
     "dead_letters",

@@ -16,6 +16,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.settings import PARTITION_EVENTS
+from tensorcast.controlplane.store.partitions import make_room
 from tensorcast.controlplane.store.rows import Row, kind_of_state, state_row
 from tensorcast.controlplane.store.seat import FIRST_EPOCH, Seat
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, dead_letters, events
@@ -74,14 +76,21 @@ async def load_position(connection: AsyncConnection) -> Position:
     return Position(row.log_epoch, Seq(row.seq), row.event_id, row.term, row.fold)
 
 
-async def write_batch(connection: AsyncConnection, batch: Batch) -> None:
-    """Writes the batch, if Postgres stands exactly at its `previous`, in the same term.
+async def write_batch(
+    connection: AsyncConnection, batch: Batch, *, partition_events: int = PARTITION_EVENTS
+) -> None:
+    """Writes the batch, if Postgres stands exactly at its `previous`, in the same term; makes the
+    partitions of `partition_events` that it needs.
 
     Raises Conflict when another writer has taken over or moved the position, Corrupt when another
     event has one of these positions already; then nothing is written.
     """
     async with connection.begin():
-        await _move_position(connection, batch)
+        room = await _move_position(connection, batch)
+        if batch.last.seq > room:
+            await make_room(
+                connection, CURSOR, batch.last.log_epoch, batch.last.seq, partition_events
+            )
         await _merge(connection, events, batch.events, _KEEP)
         await _finish(connection, batch)
         await write_states(connection, batch.states)
@@ -107,7 +116,8 @@ def is_data_refusal(error: Exception) -> bool:
     return str(getattr(origin, "sqlstate", ""))[:2] in _DATA_REFUSALS
 
 
-async def _move_position(connection: AsyncConnection, batch: Batch) -> None:
+async def _move_position(connection: AsyncConnection, batch: Batch) -> int:
+    """Returns how far the partitions reach."""
     moved = await connection.execute(
         update(cursors)
         .where(
@@ -122,13 +132,16 @@ async def _move_position(connection: AsyncConnection, batch: Batch) -> None:
             event_id=batch.last.event_id,
             updated_at=func.now(),
         )
+        .returning(cursors.c.room)
     )
-    if moved.rowcount != 1:
+    room = moved.scalar_one_or_none()
+    if room is None:
         raise Conflict(
             f"Postgres does not stand at event {batch.previous.seq} of term"
             f" {batch.previous.term} any more.",
             hint="Another persister has taken over.",
         )
+    return room
 
 
 async def write_states(connection: AsyncConnection, states: Iterable[State]) -> None:
@@ -223,6 +236,7 @@ WITH extended AS (
 )
 SELECT min(seq) FROM events JOIN unnest($2::bigint[], $3::uuid[]) AS written (seq, event_id)
 USING (seq) WHERE log_epoch = $1 AND events.event_id <> written.event_id
+AND seq > $6::bigint AND seq <= $4::bigint
 """
 
 

@@ -17,7 +17,16 @@ from tensorcast.log.memory import MemoryLog
 __all__ = ["database", "engine"]  # fixtures
 MADE_ANEW = {"snapshots", "snapshot_parts", "store_jobs"}
 """What is made from the rest when there is time for it, or tells of works."""
-UNEQUAL = {"updated_at", "told_at", "started_at", "ended_at", "term", "parked_at", "tried_at"}
+UNEQUAL = {
+    "room",
+    "updated_at",
+    "told_at",
+    "started_at",
+    "ended_at",
+    "term",
+    "parked_at",
+    "tried_at",
+}
 
 
 async def contents(engine) -> dict[str, object]:

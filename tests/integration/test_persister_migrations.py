@@ -25,6 +25,10 @@ async def engine(postgres_url):
     await engine.dispose()
 
 
+def is_partition(table: str | None) -> bool:
+    return table is not None and table.startswith(("events_first", "events_to_"))
+
+
 def scripts() -> ScriptDirectory:
     config = Config()
     config.set_main_option("script_location", SCRIPTS)
@@ -44,7 +48,11 @@ async def test_migrations_make_the_tables_that_the_code_names(postgres_url, engi
     await migrate(postgres_url)
 
     def differences(connection):
-        options = {"compare_type": True, "compare_server_default": True}
+        options = {
+            "compare_type": True,
+            "compare_server_default": True,
+            "include_name": lambda name, kind, _: kind != "table" or not is_partition(name),
+        }
         return compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
 
     async with engine.connect() as connection:
@@ -73,7 +81,9 @@ async def test_every_migration_can_be_taken_back(postgres_url, engine):
     def tables(connection):
         found = inspect(connection).get_multi_columns().items()
         names = {(table, column["name"]) for (_, table), columns in found for column in columns}
-        return {name for name in names if name[0] != "alembic_version"}
+        return {
+            name for name in names if name[0] != "alembic_version" and not is_partition(name[0])
+        }
 
     async def to(revision: str) -> set[tuple[str, str]]:
         async with engine.begin() as connection:

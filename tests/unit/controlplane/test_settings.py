@@ -46,6 +46,8 @@ def test_services_without_postgres_need_no_url_of_it():
         ({"TENSORCAST_HEARTBEAT_S": "soon"}, ALL, "TENSORCAST_HEARTBEAT_S"),
         ({"TENSORCAST_NODE_TIMEOUT_S": "nan"}, ALL, "TENSORCAST_NODE_TIMEOUT_S"),
         ({"TENSORCAST_NODE_TIMEOUT_S": "1.5"}, ALL, "two missed heartbeats"),
+        ({"TENSORCAST_PARTITION_EVENTS": "1000"}, ALL, "TENSORCAST_PARTITION_EVENTS"),
+        ({"TENSORCAST_PARTITION_EVENTS": "1e6"}, ALL, "TENSORCAST_PARTITION_EVENTS"),
         ({}, "scheduler,dancer", "dancer"),
         ({}, " ,", "service"),
     ],
