@@ -58,6 +58,7 @@ from tensorcast.schema.subjects import log_subject
 BATCH = 1000
 MOMENTS = 5
 FOLDED = 50_000
+_SIZE = text("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(:name)")
 
 
 class Live:
@@ -179,7 +180,7 @@ async def measure(url: str) -> dict[str, object]:
         }
     async with connecting(engine) as connection:
         sizes = {
-            name: await connection.scalar(text(f"SELECT pg_total_relation_size('{name}')"))
+            name: await connection.scalar(_SIZE, {"name": name})
             for name in ("events", "snapshot_parts")
         }
         count = await connection.scalar(select(func.count()).select_from(snapshots))

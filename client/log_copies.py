@@ -10,8 +10,6 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from tensorcast.client.log_files import (
-    FORMAT,
-    Heading,
     LogReader,
     in_batches,
     make_log_file,
@@ -38,6 +36,7 @@ from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.events import UnknownEvent
 from tensorcast.schema.heads import parse_head
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.log_copies import FORMAT, Heading
 from tensorcast.schema.subjects import subject_of
 
 T = TypeVar("T")

@@ -18,27 +18,13 @@ from typing import BinaryIO, Final, Protocol
 import msgspec
 
 from tensorcast.client.proofs import Anchor
-from tensorcast.schema.api_audit import Life, RawEvent
-from tensorcast.schema.chain import GENESIS
+from tensorcast.schema.api_audit import RawEvent
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound, PermissionDenied
+from tensorcast.schema.log_copies import Heading, check_heading
 from tensorcast.schema.wording import tell_count
 
-FORMAT: Final = 1
 LINE_BYTES_MAX: Final = 16 << 20
 """Longest line: an event has 7 MiB at most, base64 makes a third more of it."""
-
-
-class Heading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file is: a copy of the `lives` of the log of `cluster`. `previous` is the hash
-    (hexadecimal) of the event before its first one; `key` the public key of the signed heads,
-    `former` those that signed before."""
-
-    tensorcast_log: int
-    cluster: str
-    previous: str
-    lives: tuple[Life, ...]
-    key: str | None = None
-    former: tuple[str, ...] = ()
 
 
 class LogWriter(Protocol):
@@ -203,22 +189,6 @@ def _parse_heading(raw: bytes, name: str) -> Heading:
     return check_heading(heading, name)
 
 
-def check_heading(heading: Heading, name: str) -> Heading:
-    """Raises InvalidArgument for a file of a newer format, Corrupt for a hash that is none."""
-    if heading.tensorcast_log != FORMAT:
-        raise InvalidArgument(
-            f"{name} has format {heading.tensorcast_log}; this release reads {FORMAT}.",
-            hint="Use the newer release.",
-        )
-    try:
-        previous = bytes.fromhex(heading.previous)
-    except ValueError:
-        previous = b""
-    if len(previous) != len(GENESIS):
-        raise Corrupt(f"The hash in the first line of {name} is none.")
-    return heading
-
-
 # ---- files -----------------------------------------------------------------------------------
 
 
@@ -232,7 +202,7 @@ def is_parquet(path: Path) -> bool:
 def open_log_file(path: Path) -> Iterator[LogReader]:
     """A copy of a log, of either format. Raises NotFound, InvalidArgument, Corrupt."""
     if is_parquet(path):
-        from tensorcast.client.log_parquet import ParquetReader
+        from tensorcast.storage.log_parquet import ParquetReader
 
         with ParquetReader(path) as reader:
             yield reader
@@ -255,7 +225,7 @@ def make_log_file(
     try:
         with telling(path):
             if parquet:
-                from tensorcast.client.log_parquet import ParquetWriter
+                from tensorcast.storage.log_parquet import ParquetWriter
 
                 with ParquetWriter(fresh, heading, heads) as writer:
                     yield writer

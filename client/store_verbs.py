@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from tensorcast.schema.api_store import (
+    ArchiveInfo,
+    ArchivesQuery,
     DeadPage,
     DeadQuery,
     JobInfo,
@@ -50,8 +53,29 @@ class StoreVerbs:
         """How far the long works on the store are, and how the last ones ended."""
         return await self.ask("audit.jobs", JobsQuery(), tuple[JobInfo, ...])
 
-    async def start_job(self: _Asks, name: str) -> tuple[JobInfo, ...]:
+    async def archives(self: _Asks, *, moved_to: str | None = None) -> tuple[ArchiveInfo, ...]:
+        """The files that hold old events, the oldest first. With `moved_to`, those of them that are
+        in this folder of the control plane's machine are read there from now on. Raises NotFound
+        when none is."""
+        request = ArchivesQuery(folder=moved_to)
+        return await self.ask("audit.archives", request, tuple[ArchiveInfo, ...])
+
+    async def start_job(
+        self: _Asks,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        before_time: datetime | None = None,
+        folder: str | None = None,
+    ) -> tuple[JobInfo, ...]:
         """Has a work begun: `rebuild` makes the read models anew beside the live ones, and swaps
-        them in. Raises Conflict when one of its name is at work."""
-        request = StartJob(name=name)
+        them in; `archive` moves the events before a position or a time, whole partitions of them,
+        into files in `folder` of the control plane's machine. Raises Conflict when one of its name
+        is at work."""
+        request = StartJob(
+            name=name,
+            before_seq=None if before_seq is None else Seq(before_seq),
+            before_time=before_time,
+            folder=folder,
+        )
         return await self.ask_once("store.start", request, tuple[JobInfo, ...], timeout=START_S)

@@ -35,6 +35,7 @@ from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.plans import run_plans
 from tensorcast.controlplane.services.policy_files import load_catalog
 from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.services.retention import run_retention
 from tensorcast.controlplane.services.scheduler import run_scheduler
 from tensorcast.controlplane.services.signer import HeadFile, run_signer
 from tensorcast.controlplane.services.snapshots import run_snapshots
@@ -200,6 +201,7 @@ def _make_proofs(
         heads=JetStreamHeads(log.connection, settings.cluster),
         head_file=file,
         key=public_key_of(file.load_key()) if file else None,
+        archive_dir=settings.archive_dir,
     )
 
 
@@ -227,6 +229,9 @@ def _services(
         yield _persist_blocks(settings, desk.block_progress)
         yield run_snapshots(follower, desk.progress, settings.postgres_url)
         yield run_departures(desk)
+        if desk.proofs is not None:
+            workers = desk.proofs.workers
+            yield run_retention(log, desk.proofs.engine, workers, desk.progress, settings)
         if settings.audit_dir:
             file = HeadFile(Path(settings.audit_dir))
             heads = JetStreamHeads(log.connection, settings.cluster)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
+from typing import TypedDict
 
 import msgspec
 
@@ -18,6 +20,9 @@ NODE_TIMEOUT_S = 5.0
 TOPOLOGY = ("rack", "host")
 PARTITION_EVENTS = 1 << 18
 """32 snapshots of a history; some hundred MB with all indexes."""
+_AGES_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SIZES = {"mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_LIMIT = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([mhdw]|[mgt]ib)", re.IGNORECASE)
 PARTITION_EVENTS_MIN = 1024
 PARTITION_EVENTS_MAX = 1 << 30
 _PREFIX = "TENSORCAST_"
@@ -27,7 +32,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those that run in this process; times are in seconds. `notify_socket` is where
     a supervisor hears that the process is ready; `audit_dir` the folder of the key and the file of
     signed heads (None: no heads are signed); `policies` are files or folders with policies;
-    `partition_events` is the size of each new partition of the history."""
+    `partition_events` is the size of each new partition of the history; `archive_dir` where old
+    events go: by themselves, when they are older than `retention_s` or lie beyond
+    `retention_bytes` of younger ones (None: they stay)."""
 
     cluster: str
     nats_url: str
@@ -41,6 +48,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notify_socket: str | None = None
     audit_dir: str | None = None
     partition_events: int = PARTITION_EVENTS
+    archive_dir: str | None = None
+    retention_s: float | None = None
+    retention_bytes: int | None = None
 
 
 def read_settings(environ: Mapping[str, str], services: str) -> Settings:
@@ -71,6 +81,8 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
         audit_dir=environ.get(_PREFIX + "AUDIT_DIR") or None,
         partition_events=_partition_events(environ),
+        archive_dir=environ.get(_PREFIX + "ARCHIVE_DIR") or None,
+        **_retention(environ),
     )
 
 
@@ -83,6 +95,37 @@ def _partition_events(environ: Mapping[str, str]) -> int:
             hint=f"Give a number of events, from {PARTITION_EVENTS_MIN} to {PARTITION_EVENTS_MAX}.",
         )
     return number
+
+
+class _Retention(TypedDict, total=False):
+    retention_s: float
+    retention_bytes: int
+
+
+def _retention(environ: Mapping[str, str]) -> _Retention:
+    """`30d`, `100GiB`, or both with a comma between: what is beyond either goes."""
+    text = environ.get(_PREFIX + "RETENTION", "").strip()
+    if not text:
+        return {}
+    if not environ.get(_PREFIX + "ARCHIVE_DIR"):
+        raise InvalidArgument(
+            f"{_PREFIX}RETENTION is set, and {_PREFIX}ARCHIVE_DIR is not.",
+            hint="Say where old events go.",
+        )
+    found = _Retention()
+    for part in text.split(","):
+        match = _LIMIT.fullmatch(part.strip())
+        if match is None:
+            raise InvalidArgument(
+                f"{_PREFIX}RETENTION is {text!r}.",
+                hint="Give an age, a size, or both with a comma between, as in 30d,100GiB.",
+            )
+        number, unit = float(match[1]), match[2].lower()
+        if unit in _AGES_S:
+            found["retention_s"] = number * _AGES_S[unit]
+        else:
+            found["retention_bytes"] = int(number * _SIZES[unit])
+    return found
 
 
 def _topology(text: str) -> tuple[str, ...]:

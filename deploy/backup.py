@@ -1,8 +1,9 @@
 """Backup and restore of a whole cluster in one folder.
 
-Postgres has the whole history, with the exact bytes of every event, so one dump of it is a copy of
-the cluster: taken while all runs, as of one moment. At the first start after a restore the control
-plane finds an empty log and fills it from Postgres. The bytes of artifacts are not in a backup.
+Postgres has the whole history, with the exact bytes of every event, so one dump of it, with the
+files that old events were moved into, is a copy of the cluster: taken while all runs, as of one
+moment. At the first start after a restore the control plane finds an empty log and fills it from
+them. The bytes of artifacts are not in a backup.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ from tensorcast.schema.errors import (
 )
 
 FORMAT: Final = 1
+_ARCHIVES: Final = (
+    "SELECT folder || '/' || name FROM archives WHERE dropped_at IS NOT NULL ORDER BY first"
+)
 START_S_MAX: Final = 60.0
 _PAUSE_S: Final = 0.2
 Progress = Callable[[str], None]
@@ -85,6 +89,8 @@ def back_up(home: Path, folder: Path, progress: Progress = lambda _: None) -> Ba
     dump = folder / "postgres.dump"
     words = ["--format=custom", "--compress=6", f"--file={dump}"]
     _run_client(config, "pg_dump", words)
+    progress("copying the archives")
+    _copy_archives(config, folder / "archive")
     if layout.audit.is_dir():
         with explained("copy", layout.audit):
             shutil.copytree(layout.audit, folder / "audit")
@@ -100,6 +106,27 @@ def back_up(home: Path, folder: Path, progress: Progress = lambda _: None) -> Ba
     # The last thing: a folder without it is no backup.
     write_private(folder / "backup.json", msgspec.json.encode(made))
     return made
+
+
+def _copy_archives(config: ClusterConfig, folder: Path) -> None:
+    """Copies the files with events that the dump does not have. Raises `NotFound` for one that is
+    away."""
+    listing = folder.with_name("archives.txt")
+    words = ["--no-align", "--tuples-only", f"--output={listing}", f"--command={_ARCHIVES}"]
+    _run_client(config, "psql", words)
+    paths = [Path(line) for line in listing.read_text().splitlines()]
+    listing.unlink()
+    for path in paths:
+        folder.mkdir(exist_ok=True)
+        if not path.is_file():
+            raise NotFound(
+                f"The archive {path} is not there, and nothing else has its events.",
+                hint="Bring it back, or say where the archives are now: `tcctl store archives"
+                " --moved-to DIR`.",
+            )
+        with explained("copy", path):
+            shutil.copy2(path, folder / path.name)
+        _sync(folder / path.name)
 
 
 def read_backup(folder: Path) -> Backup:
@@ -154,20 +181,31 @@ def restore(folder: Path, home: Path, progress: Progress = lambda _: None) -> Ba
         config = msgspec.structs.replace(config, postgres=postgres)
         progress("restoring the history and what follows from it")
         try:
-            _load(config, postgres, folder / "postgres.dump", layout.log("restore"))
+            archive = layout.archive if (folder / "archive").is_dir() else None
+            _load(config, postgres, folder / "postgres.dump", layout.log("restore"), archive)
         except BaseException:
             # Its passwords are known to nobody: the next try makes it anew.
             shutil.rmtree(postgres_server.data_folder(postgres))
             raise
         if (folder / "audit").is_dir():
             shutil.copytree(folder / "audit", layout.audit, dirs_exist_ok=True)
+        if archive is not None:
+            with explained("copy", folder / "archive"):
+                shutil.copytree(folder / "archive", archive, dirs_exist_ok=True)
         # The last thing: a home without it is no cluster.
         save_config(layout, config)
     return found
 
 
-def _load(config: ClusterConfig, postgres: EmbeddedPostgres, dump: Path, log: Path) -> None:
-    """Runs Postgres for as long as it takes to load the dump."""
+def _load(
+    config: ClusterConfig,
+    postgres: EmbeddedPostgres,
+    dump: Path,
+    log: Path,
+    archive: Path | None,
+) -> None:
+    """Runs Postgres for as long as it takes to load the dump; `archive` is where the files with old
+    events will be."""
     launch = Launch(
         command=postgres_server.command(postgres),
         environ=postgres_server.environment(),
@@ -181,6 +219,10 @@ def _load(config: ClusterConfig, postgres: EmbeddedPostgres, dump: Path, log: Pa
         _wait_ready(config)
         words = ["--exit-on-error", "--no-owner", "--no-acl", "--single-transaction", str(dump)]
         _run_client(config, "pg_restore", [f"--dbname={postgres_server.DATABASE}", *words])
+        if archive is not None:
+            quoted = str(archive).replace("'", "''")
+            command = f"UPDATE archives SET folder = '{quoted}'"
+            _run_client(config, "psql", ["--set=ON_ERROR_STOP=1", f"--command={command}"])
     finally:
         os.kill(pid, signal.SIGINT)
         os.waitpid(pid, 0)

@@ -77,6 +77,11 @@ class Layout:
         return self.home / "audit"
 
     @property
+    def archive(self) -> Path:
+        """Old events of the history, in files."""
+        return self.home / "archive"
+
+    @property
     def logs(self) -> Path:
         return self.home / "logs"
 

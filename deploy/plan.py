@@ -165,6 +165,7 @@ def _plan_controlplane(config: ClusterConfig, layout: Layout) -> ServiceSpec:
             **_common_environ(config, layout, identity_of(Role.CONTROLPLANE, "")),
             "TENSORCAST_POSTGRES_URL": config.postgres.url,
             "TENSORCAST_AUDIT_DIR": str(layout.audit),
+            "TENSORCAST_ARCHIVE_DIR": str(layout.archive),
         },
         needs=(NATS, POSTGRES),
         stage=2,

@@ -58,10 +58,38 @@ class JobsQuery(_Message, frozen=True, kw_only=True):
 
 
 class StartJob(_Message, frozen=True, kw_only=True):
-    """Verb `store.start`: have the read models made anew beside the live ones (`name` `rebuild`).
-    Answer: a list of `JobInfo`, once it has begun."""
+    """Verb `store.start`: have the read models made anew beside the live ones (`name` `rebuild`),
+    or old events moved into files (`archive`): those before a position or a time, at most; into
+    `folder` of the machine of the control plane (None: where it is told to). Answer: a list of
+    `JobInfo`, once it has begun."""
 
     name: str
+    before_seq: Seq | None = None
+    before_time: datetime | None = None
+    folder: str | None = None
+
+
+class ArchivesQuery(_Message, frozen=True, kw_only=True):
+    """Verb `audit.archives`: the files that hold old events. With `folder` they are looked for
+    there from now on. Answer: a list of `ArchiveInfo`, the oldest events first."""
+
+    folder: str | None = None
+
+
+class ArchiveInfo(_Message, frozen=True, kw_only=True):
+    """A file with the events from `first` to `last`, which happened between these times. They are
+    in the database as well while not `is_dropped`; `problem` says why the file cannot be read."""
+
+    log_epoch: int
+    first: Seq
+    last: Seq
+    path: str
+    bytes: int
+    at_first: datetime
+    at_last: datetime
+    made_at: datetime
+    is_dropped: bool
+    problem: str | None = None
 
 
 class JobInfo(_Message, frozen=True, kw_only=True):

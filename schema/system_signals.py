@@ -16,6 +16,7 @@ NODE_LOST: Final = "node.lost"
 MEMORY_PRESSURE: Final = "memory.pressure"
 KV_STORED: Final = "kv.stored"
 KV_EVICTED: Final = "kv.evicted"
+ARCHIVED: Final = "tensorcast.store.archived"
 DEAD: Final = "dead"
 """What readers gave up is said on `dead.<reader>`."""
 
@@ -36,6 +37,9 @@ SHAPES: Final[Mapping[Pattern, Shape]] = {
         waiting=optional("number"),
         cache_usage=optional("number"),
         ttft_s=optional("number"),
+    ),
+    Pattern(ARCHIVED): record(
+        log_epoch="integer", first="integer", last="integer", path="string", sha256="string"
     ),
     Pattern(f"{DEAD}.*"): record(
         topic="string", seq="integer", id="string", delivery="integer", reason="string"

@@ -29,11 +29,13 @@ import asyncpg
 from events.stories import ACTOR, EPOCH, NODE, artifact_of
 from servers import PostgresServer
 from tensorcast.controlplane.services.verifiers import Verifiers
+from tensorcast.controlplane.settings import PARTITION_EVENTS
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import HEAD, migrate, run
+from tensorcast.controlplane.store.partitions import make_room
 from tensorcast.controlplane.store.rows import Row, event_row, read_event
 from tensorcast.controlplane.store.tables import events
-from tensorcast.controlplane.store.write import Batch, Position, load_position, write_batch
+from tensorcast.controlplane.store.write import CURSOR, Batch, Position, load_position, write_batch
 from tensorcast.log.identity import new_event_id
 from tensorcast.log.port import Stored
 from tensorcast.schema.api_audit import SPAN_EVENTS_MAX, VerifySpan
@@ -78,6 +80,10 @@ def rows_of(first: int, last: int) -> Iterator[Row]:
 
 async def fill(url: str, count: int) -> None:
     """Writes the history, and its place."""
+    engine = make_engine(url, name="bench", pooled=False)
+    async with engine.begin() as making:
+        await make_room(making, CURSOR, 1, count, PARTITION_EVENTS)
+    await engine.dispose()
     connection = await asyncpg.connect(url)
     columns = [column.name for column in events.columns]
     indexes = await connection.fetch(

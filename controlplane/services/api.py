@@ -63,7 +63,13 @@ from tensorcast.schema.api_past import DiffQuery, MomentQuery, WhyQuery
 from tensorcast.schema.api_plans import TryPlan, WaitPlan
 from tensorcast.schema.api_policies import ChangePolicy, PolicyQuery
 from tensorcast.schema.api_signals import Emit, TopicsQuery
-from tensorcast.schema.api_store import DeadQuery, JobsQuery, RetryDead, StartJob
+from tensorcast.schema.api_store import (
+    ArchivesQuery,
+    DeadQuery,
+    JobsQuery,
+    RetryDead,
+    StartJob,
+)
 from tensorcast.schema.errors import (
     ErrorBody,
     InvalidArgument,
@@ -121,6 +127,7 @@ ROUTES = {
     "audit.rows": _route(RowsQuery, api_audit.show_rows),
     "audit.dead": _route(DeadQuery, api_store.list_dead),
     "audit.jobs": _route(JobsQuery, api_store.show_jobs),
+    "audit.archives": _route(ArchivesQuery, api_store.show_archives),
     "store.start": _route(StartJob, api_store.start_job),
     "store.retry": _route(RetryDead, api_store.retry_dead),
     "blocks.stats": _route(Ask, api_blocks.block_stats),

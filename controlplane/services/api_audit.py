@@ -69,7 +69,7 @@ class RawLog(Protocol):
 class Proofs:
     """What proofs are made of: the log, the tables, the verifiers, the workers, and the heads.
     `key` is the public key of this control plane; it and `head_file` are None where no heads are
-    signed."""
+    signed. `archive_dir` is where old events go when nobody says where."""
 
     log: RawLog
     engine: AsyncEngine
@@ -78,6 +78,7 @@ class Proofs:
     heads: Heads
     head_file: HeadFile | None
     key: str | None
+    archive_dir: str | None = None
 
 
 def require_proofs(desk: Desk) -> Proofs:

@@ -18,6 +18,7 @@ from tensorcast.schema.access import user_of
 from tensorcast.schema.api import ArtifactInfo, Browse, Execute, KeyInfo, Show
 from tensorcast.schema.api_access import AccessInfo
 from tensorcast.schema.api_plans import ForecastInfo, PlanInfo
+from tensorcast.schema.api_store import ArchivesQuery, StartJob
 from tensorcast.schema.authorization import (
     check_artifact,
     check_key,
@@ -25,7 +26,7 @@ from tensorcast.schema.authorization import (
     may_any,
 )
 from tensorcast.schema.cluster import ClusterView
-from tensorcast.schema.errors import InvalidArgument, NotFound
+from tensorcast.schema.errors import InvalidArgument, NotFound, PermissionDenied
 from tensorcast.schema.ids import ArtifactId, Key
 from tensorcast.schema.namespaces import Right, namespace_of
 
@@ -47,6 +48,11 @@ async def authorize(desk: Desk, verb: str, request: msgspec.Struct, user: str) -
     """Raises PermissionDenied for what a user ("": not known, or the operator) may not ask."""
     if not user:
         return
+    if isinstance(request, StartJob | ArchivesQuery) and request.folder is not None:
+        raise PermissionDenied(
+            "Only the operator of the cluster may say where archives are.",
+            hint="Without --to they go where TENSORCAST_ARCHIVE_DIR of the control plane says.",
+        )
     if isinstance(request, Execute):
         for command in (request.command, *request.further):
             check_command(desk.follower.view, user, command)

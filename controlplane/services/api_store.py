@@ -6,11 +6,16 @@ import asyncio
 from datetime import datetime
 from typing import Final
 
-from tensorcast.controlplane.services.api_audit import require_proofs
+from tensorcast.controlplane.services.api_audit import Proofs, require_proofs
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.workers import MODULES
-from tensorcast.controlplane.store.jobs import list_jobs
+from tensorcast.controlplane.store.archives import list_archives, move_archives
+from tensorcast.controlplane.store.archiving import require_folder
+from tensorcast.controlplane.store.engine import connecting
+from tensorcast.controlplane.store.jobs import ARCHIVE, list_jobs
 from tensorcast.schema.api_store import (
+    ArchiveInfo,
+    ArchivesQuery,
     DeadPage,
     DeadQuery,
     JobInfo,
@@ -18,7 +23,7 @@ from tensorcast.schema.api_store import (
     RetryDead,
     StartJob,
 )
-from tensorcast.schema.errors import Conflict, InvalidArgument, Unavailable
+from tensorcast.schema.errors import Conflict, InvalidArgument, NotFound, Unavailable
 
 RETRY_S_MAX: Final = 60.0
 START_S_MAX: Final = 30.0
@@ -58,8 +63,9 @@ async def start_job(desk: Desk, request: StartJob) -> tuple[JobInfo, ...]:
             f"There is no work {request.name!r}.", hint=f"There is {', '.join(MODULES)}."
         )
     proofs = require_proofs(desk)
+    arguments = archive_arguments(request, proofs) if request.name == ARCHIVE else ()
     before = _started(await list_jobs(proofs.engine), request.name)
-    ending = await proofs.workers.start(request.name)
+    ending = await proofs.workers.start(request.name, *arguments)
     deadline = asyncio.get_running_loop().time() + START_S_MAX
     while True:
         jobs = await list_jobs(proofs.engine)
@@ -73,6 +79,37 @@ async def start_job(desk: Desk, request: StartJob) -> tuple[JobInfo, ...]:
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(f"The {request.name} has not begun in {START_S_MAX:g} s.")
         await asyncio.sleep(_POLL_S)
+
+
+def archive_arguments(request: StartJob, proofs: Proofs) -> tuple[str, ...]:
+    """What the archiver is told. Raises InvalidArgument."""
+    folder = require_folder(request.folder or proofs.archive_dir)
+    if (request.before_seq is None) == (request.before_time is None):
+        raise InvalidArgument(
+            "Say which events are old, by a position or by a time.", hint="As in --before 30d."
+        )
+    if request.before_seq is not None:
+        return str(folder), f"--before-seq={request.before_seq:d}"
+    assert request.before_time is not None
+    if request.before_time.tzinfo is None:
+        raise InvalidArgument("The time has no zone.", hint="As in 2026-01-31T12:00:00Z.")
+    return str(folder), f"--before-time={request.before_time.isoformat()}"
+
+
+async def show_archives(desk: Desk, request: ArchivesQuery) -> tuple[ArchiveInfo, ...]:
+    """The files with old events. With a folder, they are in it from now on. Raises NotFound when
+    none of them is."""
+    async with connecting(require_proofs(desk).engine) as connection:
+        if request.folder is not None:
+            folder = str(require_folder(request.folder))
+            moved = await move_archives(connection, folder)
+            await connection.commit()
+            if not moved:
+                raise NotFound(
+                    f"None of the archives is in {folder} of the control plane's machine.",
+                    hint="`tcctl store archives` lists them.",
+                )
+        return await list_archives(connection)
 
 
 def _started(jobs: tuple[JobInfo, ...], name: str) -> datetime | None:

@@ -18,13 +18,18 @@ import msgspec
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.store.archives import hold_floor
+from tensorcast.controlplane.store.cells import as_text
+from tensorcast.controlplane.store.chain import find_hash
 from tensorcast.controlplane.store.engine import REPAIR, connecting, make_engine
 from tensorcast.controlplane.store.load import read_history
 from tensorcast.controlplane.store.seat import try_seat, unseat_silent
 from tensorcast.controlplane.store.tables import events
 from tensorcast.controlplane.store.write import SEAT, Position, load_position
 from tensorcast.log.identity import new_event_id, now
+from tensorcast.log.port import Stored
 from tensorcast.log.restore import TOPIC, RestorableLog, Restored, split_events
+from tensorcast.schema.chain import chain_event
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.events import SignalEmitted
@@ -40,11 +45,14 @@ _SPREAD: Final = 48
 _STANDBY_POLL_S: Final = 0.5
 _logger = logging.getLogger(__name__)
 
+_COUNT: Final = text(
+    "SELECT count(*) FROM events WHERE log_epoch = :log_epoch AND seq > :floor AND seq <= :seq"
+)
 _GAP: Final = text(
     """
     SELECT min(previous) + 1 FROM (
-        SELECT seq, lag(seq, 1, 0) OVER (ORDER BY seq) AS previous FROM events
-        WHERE log_epoch = :log_epoch AND seq <= :seq
+        SELECT seq, lag(seq, 1, CAST(:floor AS bigint)) OVER (ORDER BY seq) AS previous FROM events
+        WHERE log_epoch = :log_epoch AND seq > :floor AND seq <= :seq
     ) AS pairs WHERE seq <> previous + 1
     """
 )
@@ -88,14 +96,18 @@ async def compare(
     between (`tcctl audit verify` reads all). Raises Corrupt, Unavailable."""
     if position.seq == 0:
         return None
-    await _check_rows(connection, position)
+    floor = await _check_rows(connection, position)
     last = await log.last_seq()
     shared = Seq(min(last, position.seq))
     places = choose_places(shared)
     rows = await _read_rows(connection, position.log_epoch, places)
     for seq in places:
         stored = await log.read_one(seq)
-        if stored is None or rows.get(seq) != (stored.subject, stored.payload):
+        if stored is not None and seq <= floor:
+            is_same = await _is_chained(connection, position.log_epoch, stored)
+        else:
+            is_same = stored is not None and rows.get(seq) == (stored.subject, stored.payload)
+        if not is_same:
             raise Corrupt(
                 f"The log has another event at position {seq} than Postgres: it is older, made"
                 " anew, or another cluster's.",
@@ -110,12 +122,24 @@ def choose_places(last: Seq) -> tuple[Seq, ...]:
     return tuple(Seq(seq) for seq in sorted(spread | set(range(max(1, last - _TAIL), last + 1))))
 
 
-async def _check_rows(connection: AsyncConnection, position: Position) -> None:
-    """Raises Corrupt, with the place, when a row of the history is missing."""
-    where = {"log_epoch": position.log_epoch, "seq": position.seq}
-    count = await connection.scalar(
-        text("SELECT count(*) FROM events WHERE log_epoch = :log_epoch AND seq <= :seq"), where
+async def _is_chained(connection: AsyncConnection, log_epoch: int, stored: Stored) -> bool:
+    """Whether an event that only archives have is this one: the chain has its hash. (Of a very long
+    subject the chain has a part.)"""
+    previous = await find_hash(connection, log_epoch, stored.seq - 1)
+    wanted = await find_hash(connection, log_epoch, stored.seq)
+    await connection.commit()
+    subject = as_text(stored.subject).encode()
+    return previous is not None and wanted == chain_event(
+        previous, log_epoch, stored.seq, subject, stored.payload
     )
+
+
+async def _check_rows(connection: AsyncConnection, position: Position) -> Seq:
+    """The last event that only archives have. Raises Corrupt, with the place, when a row of the
+    history is missing."""
+    floor = await hold_floor(connection, position.log_epoch)
+    where = {"log_epoch": position.log_epoch, "seq": position.seq, "floor": floor}
+    count = floor + await connection.scalar(_COUNT, where)
     missing = None
     if count != position.seq:
         missing = await connection.scalar(_GAP, where) or count + 1
@@ -126,6 +150,7 @@ async def _check_rows(connection: AsyncConnection, position: Position) -> None:
             f" {tell_count(position.seq, 'event')}.",
             hint=REPAIR,
         )
+    return floor
 
 
 async def _read_rows(

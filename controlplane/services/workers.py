@@ -8,9 +8,12 @@ import sys
 from asyncio.subprocess import DEVNULL
 from typing import Final
 
-from tensorcast.controlplane.store.jobs import REBUILD
+from tensorcast.controlplane.store.jobs import ARCHIVE, REBUILD
 
-MODULES: Final = {REBUILD: "tensorcast.controlplane.rebuilder"}
+MODULES: Final = {
+    REBUILD: "tensorcast.controlplane.rebuilder",
+    ARCHIVE: "tensorcast.controlplane.archiver",
+}
 """What does the work of each name."""
 
 
@@ -21,9 +24,9 @@ class Workers:
         self._environ = {**os.environ, "TENSORCAST_POSTGRES_URL": postgres_url}
         self._waiting: set[asyncio.Task[int]] = set()
 
-    async def start(self, name: str) -> asyncio.Task[int]:
+    async def start(self, name: str, *arguments: str) -> asyncio.Task[int]:
         """A process at the work of that name; its exit code. It goes on when this one ends."""
-        command = (sys.executable, "-m", MODULES[name])
+        command = (sys.executable, "-m", MODULES[name], *arguments)
         process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, env=self._environ)
         waiting = asyncio.create_task(process.wait())
         self._waiting.add(waiting)

@@ -18,7 +18,7 @@ async def place_causes(
     connection: AsyncConnection, page: Sequence[EventInfo]
 ) -> tuple[EventInfo, ...]:
     """The events, each with the position of its cause: one question for those that are not on the
-    page themselves."""
+    page themselves. Of a cause that only an archive has it is told when it is on the page."""
     known = {one.id: one.seq for one in page}
     wanted = {one.cause for one in page if one.cause is not None} - known.keys()
     if wanted:

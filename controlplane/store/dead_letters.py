@@ -8,6 +8,7 @@ is to fold those: the result is what a rebuild gives.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
@@ -19,6 +20,8 @@ from immutables import Map
 from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.store.archive_queries import search_aggregate
+from tensorcast.controlplane.store.archives import find_segments, hold_floor
 from tensorcast.controlplane.store.block_tables import kv_nodes
 from tensorcast.controlplane.store.cells import as_text
 from tensorcast.controlplane.store.engine import brief
@@ -37,6 +40,7 @@ from tensorcast.log.folding import Folding
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, park, project, release
 from tensorcast.schema.envelope import Recorded
+from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.parking import NO_EVENT, Parked, parked_id, split_id, subject_id
@@ -197,10 +201,15 @@ async def _retry_one(
 ) -> ClusterView:
     kind, aggregate_id = split_id(name)
     alone, letters = ClusterView(), list[Letter]()
-    async for stored in _events_of(connection, position, kind, aggregate_id):
-        recorded = read_event(stored, datetime.min)
-        alone, letter = take_recorded(alone, stored, recorded, NOTHING_REFUSED)
-        letters += [letter] if letter is not None and letter.name == name else []
+    try:
+        async for stored in _events_of(connection, position, kind, aggregate_id):
+            recorded = read_event(stored, datetime.min)
+            alone, letter = take_recorded(alone, stored, recorded, NOTHING_REFUSED)
+            letters += [letter] if letter is not None and letter.name == name else []
+    except (NotFound, Corrupt, InvalidArgument) as error:  # of its events, some are in an archive
+        _logger.error("%s stays parked: %s", name, error)
+        await _note_try(connection, position, kind, aggregate_id)
+        return view
     state = find_state(alone, kind, aggregate_id)
     try:
         async with connection.begin_nested():
@@ -230,7 +239,12 @@ async def _retry_one(
 async def _events_of(
     connection: AsyncConnection, position: Position, kind: str, aggregate_id: str
 ) -> AsyncIterator[Stored]:
-    after = 0
+    after = await hold_floor(connection, position.log_epoch)
+    if after:
+        segments = await find_segments(connection, position.log_epoch, 1, after)
+        names = (as_text(kind), as_text(aggregate_id))
+        for one in await asyncio.to_thread(search_aggregate, segments, *names):
+            yield one
     while True:
         rows = await connection.execute(
             select(events.c.seq, events.c.subject, events.c.payload)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Final
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.store.archives import hold_floor, read_old
 from tensorcast.controlplane.store.chain import find_hash
 from tensorcast.controlplane.store.verification import load_hashes
 from tensorcast.controlplane.store.write import CURSOR
+from tensorcast.log.port import Stored
 from tensorcast.schema.api_audit import (
     PLAIN_BYTES_MAX,
     ROWS_BYTES_MAX,
@@ -81,18 +84,23 @@ async def read_rows(connection: AsyncConnection, query: RowsQuery) -> RowsPage:
         "limit": ROWS_MAX,
         "bytes_max": ROWS_BYTES_MAX,
     }
-    rows = (await connection.execute(_ROWS, values)).all()
+    floor = await hold_floor(connection, query.log_epoch)
+    if query.after < floor:
+        rows = await _read_old_rows(connection, query, floor)
+    else:
+        found = await connection.execute(_ROWS, values)
+        rows = [Stored(Seq(seq), subject, payload) for seq, subject, payload in found]
     previous = await find_hash(connection, query.log_epoch, query.after)
     if not rows:
         return RowsPage(previous="", events=())
-    first, last = Seq(query.after + 1), Seq(rows[-1].seq)
+    first, last = Seq(query.after + 1), rows[-1].seq
     span = VerifySpan(log_epoch=query.log_epoch, first=first, last=last)
     hashes = (await load_hashes(connection, span)).hex()
     size = 2 * HASH_BYTES
     events = tuple(
         RawEvent(
             log_epoch=query.log_epoch,
-            seq=Seq(row.seq),
+            seq=row.seq,
             subject=row.subject,
             payload=b"" if len(row.payload) > PLAIN_BYTES_MAX else row.payload,
             packed=pack(row.payload) if len(row.payload) > PLAIN_BYTES_MAX else b"",
@@ -101,3 +109,18 @@ async def read_rows(connection: AsyncConnection, query: RowsQuery) -> RowsPage:
         for row in rows
     )
     return RowsPage(previous=previous.hex() if previous else "", events=events)
+
+
+async def _read_old_rows(connection: AsyncConnection, query: RowsQuery, floor: Seq) -> list[Stored]:
+    """The same from files."""
+    rows: list[Stored] = []
+    size_bytes = 0
+    last = Seq(min(floor, query.last))
+    async with aclosing(read_old(connection, query.log_epoch, query.after, last)) as batches:
+        async for batch in batches:
+            for one in batch:
+                size_bytes += len(one.payload) + len(one.subject)
+                if rows and (size_bytes > ROWS_BYTES_MAX or len(rows) == ROWS_MAX):
+                    return rows
+                rows.append(one)
+    return rows

@@ -68,11 +68,14 @@ _MAPS: Final[dict[type[State], str]] = {
 
 
 class Gathering:
-    """The states after event `at`, what is parked, and a letter for each parked event. `refused`
-    are events that Postgres has refused to have in a read model."""
+    """The states after event `at`, what is parked, and a letter for each event that was parked
+    since it began, with nothing or with a view. `refused` are events that Postgres has refused to
+    have in a read model."""
 
-    def __init__(self, refused: Refused = NOTHING_REFUSED) -> None:
-        self.at = Seq(0)
+    def __init__(
+        self, refused: Refused = NOTHING_REFUSED, begun: ClusterView | None = None
+    ) -> None:
+        self.at = self.began_at = begun.at if begun is not None else Seq(0)
         self.artifacts: dict[ArtifactId, Artifact] = {}
         self.keys: dict[Key, KeyState] = {}
         self.replicas: dict[ReplicaId, Replica] = {}
@@ -90,6 +93,11 @@ class Gathering:
         self._maps: dict[type[State], dict[str, State]] = {
             kind: getattr(self, name) for kind, name in _MAPS.items()
         }
+        if begun is not None:
+            for name in _MAPS.values():
+                getattr(self, name).update(getattr(begun, name))
+            self.parked.update(begun.parked)
+        self.parked_at_first = frozenset(self.parked)
 
     def take(self, stored: Stored) -> None:
         """Takes one more event, the next one of the history, or parks it."""

@@ -16,6 +16,7 @@ from tensorcast.schema.api_store import JobInfo
 from tensorcast.schema.errors import Conflict
 
 REBUILD: Final = "rebuild"
+ARCHIVE: Final = "archive"
 LOCK: Final = 0x7463_6A6F_6273
 _SAY_S: Final = 0.5
 

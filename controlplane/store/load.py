@@ -6,18 +6,20 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
-from sqlalchemy import Text, cast, delete, select, update
+from sqlalchemy import Text, cast, delete, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.store.archives import hold_floor, read_old
+from tensorcast.controlplane.store.cells import as_text
 from tensorcast.controlplane.store.dead_letters import (
     LOG,
-    Letter,
     letter_row,
     load_parked,
     load_refused,
 )
 from tensorcast.controlplane.store.gathering import Gathering, gather
 from tensorcast.controlplane.store.rows import STATE_TYPES
+from tensorcast.controlplane.store.snapshots import BEGINNING, open_snapshot
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, dead_letters, events
 from tensorcast.controlplane.store.write import (
     CURSOR,
@@ -31,10 +33,9 @@ from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, State, assemble
 from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
-from tensorcast.schema.parking import Parked
+from tensorcast.schema.parking import Parked, split_id
 
 BATCH_ROWS: Final = 1000
-BEGINNING: Final = Seq(0)
 
 
 async def load_view(connection: AsyncConnection, position: Position) -> ClusterView:
@@ -74,30 +75,65 @@ async def rebuild(connection: AsyncConnection, position: Position) -> ClusterVie
     """Makes the read models anew from the history, in one transaction; returns the view."""
     await connection.rollback()
     async with connection.begin():
-        gathering = Gathering(await load_refused(connection, position.log_epoch))
+        gathering = await begin_gathering(connection, position)
         await gather(await driver_of(connection), gathering, position.log_epoch, position.seq)
         await replace_states(connection, gathering.states())
-        await replace_letters(connection, position.log_epoch, gathering.letters)
+        await replace_letters(connection, position.log_epoch, gathering)
         await name_fold(connection)
     return gathering.view()
 
 
+async def begin_gathering(connection: AsyncConnection, position: Position) -> Gathering:
+    """What a rebuild begins with, inside the caller's transaction: nothing, or what the events that
+    only files have lead to: by a snapshot, else from the files. Raises NotFound when there is
+    neither."""
+    refused = await load_refused(connection, position.log_epoch)
+    floor = await hold_floor(connection, position.log_epoch)
+    if not floor:
+        return Gathering(refused)
+    beyond = Seq(floor - 1)
+    view = await open_snapshot(connection, position.log_epoch, position.seq, beyond=beyond)
+    if view is not None:
+        return Gathering(refused, view)
+    gathering = Gathering(refused)
+    async for batch in read_old(connection, position.log_epoch, BEGINNING, floor):
+        for stored in batch:
+            gathering.take(stored)
+    return gathering
+
+
 async def replace_letters(
-    connection: AsyncConnection, log_epoch: int, letters: list[Letter]
+    connection: AsyncConnection, log_epoch: int, gathering: Gathering
 ) -> None:
-    """Has these letters of the log, and no others, inside the caller's transaction."""
+    """Has the letters of what was gathered, and no others of the log, inside the caller's
+    transaction. Of what it began with those stay that are still parked."""
     of_log = (dead_letters.c.log == LOG, dead_letters.c.log_epoch == log_epoch)
-    await connection.execute(delete(dead_letters).where(*of_log))
-    await write_letters(connection, [letter_row(LOG, log_epoch, one) for one in letters])
+    is_new = or_(
+        dead_letters.c.seq > gathering.began_at,
+        tuple_(dead_letters.c.aggregate_kind, dead_letters.c.aggregate_id).not_in(
+            [tuple(map(as_text, split_id(name))) for name in gathering.parked_at_first]
+        ),
+    )
+    await connection.execute(delete(dead_letters).where(*of_log, is_new))
+    letters = [letter_row(LOG, log_epoch, one) for one in gathering.letters]
+    await write_letters(connection, letters)
 
 
 async def read_history(
     connection: AsyncConnection, log_epoch: int, *, to_seq: Seq, after: Seq = BEGINNING
 ) -> AsyncIterator[tuple[Stored, ...]]:
-    """The events after `after` up to `to_seq`, in order, in batches, as they lie in the log."""
+    """The events after `after` up to `to_seq`, in order, in batches, as they lie in the log. Raises
+    NotFound when some lie in an archive that cannot be read."""
+    floor = await hold_floor(connection, log_epoch)
+    async for batch in read_old(connection, log_epoch, after, Seq(min(floor, to_seq))):
+        yield batch
     rows = await connection.stream(
         select(events.c.seq, events.c.subject, events.c.payload)
-        .where(events.c.log_epoch == log_epoch, events.c.seq > after, events.c.seq <= to_seq)
+        .where(
+            events.c.log_epoch == log_epoch,
+            events.c.seq > max(after, floor),
+            events.c.seq <= to_seq,
+        )
         .order_by(events.c.seq)
     )
     async for chunk in rows.partitions(BATCH_ROWS):

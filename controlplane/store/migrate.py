@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tensorcast.controlplane.store.engine import connecting, make_engine
 from tensorcast.schema.errors import Conflict, Timeout, Unavailable
 
-HEAD: Final = "0015"
+HEAD: Final = "0016"
 """The last migration of this release."""
 FOLD_NAMED: Final = "0010"
 """From this one on the database says which fold its read models follow from."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, or_, select
-from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from tensorcast.controlplane.store import archive_queries
+from tensorcast.controlplane.store.archives import find_segments, hold_floor
 from tensorcast.controlplane.store.causes import place_causes
 from tensorcast.controlplane.store.cells import as_moment, as_text, as_uuid
 from tensorcast.controlplane.store.engine import connecting
+from tensorcast.controlplane.store.event_infos import About, EventRow, event_info, like_of
 from tensorcast.controlplane.store.load import BEGINNING, fold, read_history
-from tensorcast.controlplane.store.rows import STATE_TYPES, UNREADABLE
+from tensorcast.controlplane.store.rows import STATE_TYPES
 from tensorcast.controlplane.store.seat import FIRST_EPOCH
 from tensorcast.controlplane.store.snapshots import open_snapshot
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events, operations
@@ -32,13 +35,6 @@ CLOCK_SKEW_MAX: Final = timedelta(minutes=10)
 """Most that the clocks of two writers may differ for a position to be found by time."""
 _POLL_S: Final = 0.02
 _NOTHING: Final = ClusterView()
-
-
-class About(msgspec.Struct, frozen=True):
-    """One thing that events can be about: an aggregate, by its kind and its whole id."""
-
-    kind: AggregateKind
-    id: str
 
 
 # ---- positions -----------------------------------------------------------------------------
@@ -64,16 +60,20 @@ async def wait_committed(engine: AsyncEngine, seq: Seq, timeout_s: float) -> Seq
 
 
 async def seq_at(engine: AsyncEngine, moment: datetime) -> Seq:
-    """Position of the last event that is not later than `moment`; 0 when there is none."""
+    """Position of the last event that is not later than `moment`; 0 when there is none. Raises
+    NotFound when it lies in an archive that cannot be read."""
     moment = as_moment(moment)
     async with connecting(engine) as connection:
         epoch, _ = await _position(connection)
+        floor = await hold_floor(connection, epoch)
         within = and_(events.c.log_epoch == epoch, events.c.at <= moment)
         nearest = await connection.scalar(
             select(events.c.at).where(within).order_by(events.c.at.desc()).limit(1)
         )
         if nearest is None:
-            return Seq(0)
+            segments = await find_segments(connection, epoch, 1, floor)
+            work = partial(archive_queries.seq_at, segments, moment, CLOCK_SKEW_MAX)
+            return await asyncio.to_thread(work)
         around = events.c.at >= nearest - CLOCK_SKEW_MAX
         return Seq(await connection.scalar(select(func.max(events.c.seq)).where(within, around)))
 
@@ -108,45 +108,100 @@ async def find_events(
 
     `about` stands for `query.what`, which is not looked at: it is whole and known to exist.
     `query.artifact`, `operation` and `engine` are whole ids. In `type`, `types` and `actor`, `*`
-    stands for any text.
+    stands for any text. Raises NotFound when they may lie in an archive that cannot be read.
     """
     limit = max(0, min(query.limit, LIST_MAX))
     async with connecting(engine) as connection:
         epoch, _ = await _position(connection)
-        order = events.c.seq.desc() if query.newest else events.c.seq
-        statement = (
-            _event_columns()
-            .where(events.c.log_epoch == epoch, *_conditions(query, about))
-            .order_by(order)
-            .limit(limit)
-        )
-        found = (await connection.execute(statement)).all()
-        rows = reversed(found) if query.newest else found
-        return await place_causes(connection, [_event_info(row) for row in rows])
+        floor = await hold_floor(connection, epoch)
+        live = partial(_find_live, connection, epoch, query, about)
+        old = partial(_find_old, connection, epoch, floor, query, about)
+        if query.newest:
+            found = await live(limit)
+            found = (await old(limit - len(found))) + found
+        else:
+            found = await old(limit)
+            found += await live(limit - len(found))
+        return await place_causes(connection, found)
+
+
+async def _find_live(
+    connection: AsyncConnection, epoch: int, query: AuditQuery, about: About | None, limit: int
+) -> tuple[EventInfo, ...]:
+    if limit <= 0:
+        return ()
+    order = events.c.seq.desc() if query.newest else events.c.seq
+    statement = (
+        _event_columns()
+        .where(events.c.log_epoch == epoch, *_conditions(query, about))
+        .order_by(order)
+        .limit(limit)
+    )
+    found = (await connection.execute(statement)).all()
+    rows = reversed(found) if query.newest else found
+    return tuple(event_info(EventRow(*row)) for row in rows)
+
+
+async def _find_old(
+    connection: AsyncConnection,
+    epoch: int,
+    floor: Seq,
+    query: AuditQuery,
+    about: About | None,
+    limit: int,
+) -> tuple[EventInfo, ...]:
+    """Those in archives."""
+    last = floor if query.before is None else min(floor, query.before - 1)
+    if limit <= 0 or query.since >= last:
+        return ()
+    segments = await find_segments(connection, epoch, query.since + 1, last)
+    issued: list[str] = []
+    if query.plan is not None:
+        of_plan = select(operations.c.id).where(operations.c.policy == as_text(query.plan))
+        issued = list(await connection.scalars(of_plan))
+    work = partial(archive_queries.search, segments, query, about, issued, limit)
+    return await asyncio.to_thread(work)
 
 
 async def find_event(engine: AsyncEngine, event: EventId) -> EventInfo | None:
-    """One event by its id."""
+    """One event by its id. Raises NotFound when it may lie in an archive that cannot be read."""
     async with connecting(engine) as connection:
+        epoch, _ = await _position(connection)
+        floor = await hold_floor(connection, epoch)
         statement = _event_columns().where(events.c.event_id == as_uuid(event)).limit(1)
         row = (await connection.execute(statement)).one_or_none()
-    return _event_info(row) if row else None
+        if row is not None or not floor:
+            return event_info(EventRow(*row)) if row else None
+        segments = await find_segments(connection, epoch, 1, floor)
+        found = await asyncio.to_thread(archive_queries.search_id, segments, event)
+    return found
 
 
 async def find_effects(
     engine: AsyncEngine, causes: Sequence[EventId], *, limit: int
 ) -> tuple[EventInfo, ...]:
     """The first `limit` events that name one of `causes` as their cause, in the order of the
-    log."""
+    log. Raises NotFound when they may lie in an archive that cannot be read."""
+    limit = max(0, min(limit, LIST_MAX))
+    ids = list(map(as_uuid, causes))
     async with connecting(engine) as connection:
         epoch, _ = await _position(connection)
+        floor = await hold_floor(connection, epoch)
+        old: tuple[EventInfo, ...] = ()
+        if floor:  # an effect is younger than its cause
+            is_live = select(func.count()).where(events.c.event_id.in_(ids))
+            if (await connection.scalar(is_live) or 0) < len(set(ids)):
+                segments = await find_segments(connection, epoch, 1, floor)
+                work = partial(archive_queries.search_effects, segments, causes, limit)
+                old = await asyncio.to_thread(work)
         statement = (
             _event_columns()
-            .where(events.c.log_epoch == epoch, events.c.cause.in_(list(map(as_uuid, causes))))
+            .where(events.c.log_epoch == epoch, events.c.cause.in_(ids))
             .order_by(events.c.seq)
-            .limit(max(0, min(limit, LIST_MAX)))
+            .limit(limit - len(old))
         )
-        return tuple(_event_info(row) for row in (await connection.execute(statement)).all())
+        found = (await connection.execute(statement)).all()
+        return old + tuple(event_info(EventRow(*row)) for row in found)
 
 
 def _event_columns() -> Select[tuple[int, str, str, int, datetime, str, bytes]]:
@@ -224,37 +279,7 @@ def _matches(column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
     pattern = as_text(pattern)
     if "*" not in pattern:
         return column == pattern
-    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return column.like(escaped.replace("*", "%"), escape="\\")
-
-
-class _Wire(msgspec.Struct):
-    """The parts of an event that are answered as they were written."""
-
-    id: EventId
-    data: msgspec.Raw
-    cause: EventId | None = None
-
-
-_wire_decoder = msgspec.json.Decoder(_Wire)
-
-
-def _event_info(row: Row[tuple[int, str, str, int, datetime, str, bytes]]) -> EventInfo:
-    if row.type == UNREADABLE:
-        data = msgspec.json.encode({"bytes": row.payload})
-        wire = _Wire(EventId(row.event_id), msgspec.Raw(data))
-    else:
-        wire = _wire_decoder.decode(row.payload)
-    return EventInfo(
-        seq=Seq(row.seq),
-        id=wire.id,
-        type=row.type,
-        v=row.v,
-        at=row.at,
-        actor=row.actor,
-        cause=wire.cause,
-        data=wire.data,
-    )
+    return column.like(like_of(pattern), escape="\\")
 
 
 # ---- the past ------------------------------------------------------------------------------

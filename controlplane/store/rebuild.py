@@ -20,9 +20,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.schema import CreateTable
 
-from tensorcast.controlplane.store.dead_letters import load_refused
 from tensorcast.controlplane.store.gathering import Gathering, gather
-from tensorcast.controlplane.store.load import replace_letters
+from tensorcast.controlplane.store.load import begin_gathering, replace_letters
 from tensorcast.controlplane.store.rows import STATE_TYPES, Row, kind_of_state, state_row
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors
 from tensorcast.controlplane.store.write import (
@@ -80,7 +79,7 @@ async def rebuild_beside(connection: AsyncConnection, job: Telling) -> Seq:
     await _make_tables(connection)
     position = await load_position(connection)
     async with connection.begin():
-        gathering = Gathering(await load_refused(connection, position.log_epoch))
+        gathering = await begin_gathering(connection, position)
     await _catch_up(connection, gathering, position, job, close_by=CLOSE_EVENTS)
     await _fill(connection, gathering, job)
     filled = gathering.at
@@ -199,7 +198,7 @@ async def _swap(
             raise Conflict("Another life of the log has begun.", hint="Rebuild again.")
         await gather(await driver_of(connection), gathering, begun.log_epoch, Seq(seq))
         await _merge(connection, gathering.states(filled))
-        await replace_letters(connection, begun.log_epoch, gathering.letters)
+        await replace_letters(connection, begun.log_epoch, gathering)
         await _exchange(connection)
     async with connection.begin():
         await connection.execute(text(f"DROP SCHEMA {OLD} CASCADE"))

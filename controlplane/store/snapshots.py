@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import chain as joined
 from typing import Final
 
@@ -19,14 +20,16 @@ from sqlalchemy import ColumnElement, RowMapping, Table, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tensorcast.controlplane.core.snapshots import Layer, chain, digest, unpack
+from tensorcast.controlplane.store.archives import hold_floor, read_old
 from tensorcast.controlplane.store.cells import as_uuid
-from tensorcast.controlplane.store.load import BEGINNING
+from tensorcast.controlplane.store.rows import read_event
 from tensorcast.controlplane.store.tables import events, snapshot_parts, snapshots
 from tensorcast.schema.cluster import ClusterView, assemble
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 
+BEGINNING: Final = Seq(0)
 _logger = logging.getLogger(__name__)
 
 
@@ -68,10 +71,14 @@ async def layer_of(connection: AsyncConnection, log_epoch: int, number: int) -> 
 
 
 async def event_id_at(connection: AsyncConnection, log_epoch: int, seq: Seq) -> str:
-    """The id of the event at a position of the history. Raises Corrupt when there is none."""
+    """The id of the event at a position of the history. Raises Corrupt when there is none, NotFound
+    when it lies in an archive that cannot be read."""
     found = await connection.scalar(
         select(events.c.event_id).where(events.c.log_epoch == log_epoch, events.c.seq == seq)
     )
+    if found is None and seq <= await hold_floor(connection, log_epoch):
+        async for batch in read_old(connection, log_epoch, Seq(seq - 1), seq):
+            found = as_uuid(read_event(batch[0], datetime.min).id)
     if found is None:
         raise Corrupt(f"The history has no event {seq}.")
     return str(found)
@@ -165,6 +172,8 @@ async def _read_layer(
     vouched = await asyncio.to_thread(digest, layer, parts)
     if vouched != row.digest or len(parts) != layer.parts:
         raise Corrupt(f"Snapshot {number} is not as it was written.")
+    if layer.seq <= await hold_floor(connection, log_epoch):
+        return layer, parts  # it was compared before its event went
     if await event_id_at(connection, log_epoch, layer.seq) != layer.event_id:
         raise Corrupt(f"Snapshot {number} is of another history.")
     return layer, parts

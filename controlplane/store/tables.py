@@ -94,6 +94,25 @@ cursors: Final = Table(
 the fold that the read models follow from; `room` is the last position that the partitions of
 `events` are known to reach."""
 
+archives: Final = Table(
+    "archives",
+    metadata,
+    Column("log_epoch", Integer, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("folder", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("at_first", Moment, nullable=False),
+    Column("at_last", Moment, nullable=False),
+    Column("made_at", Moment, nullable=False, server_default=text("now()")),
+    Column("dropped_at", Moment),
+    Column("told_at", Moment),
+)
+"""The files that hold the events from `first` to `last`. `digest` is the SHA-256 of a file; the
+events are in `events` as well until `dropped_at`; `told_at` is when the log was told of it."""
+
 dead_letters: Final = Table(
     "dead_letters",
     metadata,

@@ -7,15 +7,19 @@ follow from the fold, and are not looked at here.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.store.archive_files import check_file
+from tensorcast.controlplane.store.archives import find_segments, hold_floor, reach
 from tensorcast.controlplane.store.cells import (
     as_checked_json,
     as_integer,
@@ -50,12 +54,19 @@ ALTERED: Final = "its bytes, its place or its subject are not those that were ha
 
 
 async def verify_span(connection: AsyncConnection, span: VerifySpan) -> SpanInfo:
-    """Checks the events of a span against the chain, which is taken to be right before it."""
+    """Checks the events of a span against the chain, which is taken to be right before it. Raises
+    NotFound when some lie in an archive that is not there."""
     previous = await find_hash(connection, span.log_epoch, span.first - 1)
     if previous is None:
         bad = BadEvent(seq=Seq(span.first - 1), reason=NO_HASH)
         return SpanInfo(events=0, head="", first_bad=bad)
-    check = SpanCheck(span, previous, await load_hashes(connection, span))
+    hashes = await load_hashes(connection, span)
+    floor = await hold_floor(connection, span.log_epoch)
+    old, previous, bad = await _check_old(connection, span, floor, previous, hashes)
+    if bad is not None or span.last <= floor:
+        return SpanInfo(events=old, head=previous.hex(), first_bad=bad)
+    live = msgspec.structs.replace(span, first=Seq(span.first + old))
+    check = SpanCheck(live, previous, hashes[HASH_BYTES * old :])
     driver = await driver_of(connection)
 
     async def take(data: bytes) -> None:
@@ -63,11 +74,32 @@ async def verify_span(connection: AsyncConnection, span: VerifySpan) -> SpanInfo
 
     await driver.copy_from_query(
         f"SELECT {_COLUMNS} FROM events WHERE log_epoch = {span.log_epoch:d}"
-        f" AND seq BETWEEN {span.first:d} AND {span.last:d} ORDER BY seq",
+        f" AND seq BETWEEN {live.first:d} AND {live.last:d} ORDER BY seq",
         output=take,
         format="binary",
     )
-    return check.finish()
+    info = check.finish()
+    return msgspec.structs.replace(info, events=info.events + old)
+
+
+async def _check_old(
+    connection: AsyncConnection, span: VerifySpan, floor: Seq, previous: bytes, hashes: bytes
+) -> tuple[int, bytes, BadEvent | None]:
+    """The events of a span that only files have: how many are right, the hash of the last of them,
+    and the first that is wrong. Raises NotFound for a file that is not there."""
+    done, last = 0, min(floor, span.last)
+    if not floor or span.first > last:
+        return 0, previous, None
+    for one in await find_segments(connection, span.log_epoch, span.first, last):
+        start, end = span.first + done, min(one.last, last)
+        rest = hashes[HASH_BYTES * done :]
+        work = partial(check_file, reach(one), span.log_epoch, start, end, previous, rest)
+        right, previous, bad = await asyncio.to_thread(work)
+        done += right
+        if bad is not None:
+            return done, previous, bad
+    missing = BadEvent(seq=Seq(span.first + done), reason=MISSING)
+    return done, previous, None if span.first + done > last else missing
 
 
 async def load_hashes(connection: AsyncConnection, span: VerifySpan) -> bytes:

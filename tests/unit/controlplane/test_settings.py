@@ -23,12 +23,17 @@ def test_everything_can_be_set():
         "TENSORCAST_HEARTBEAT_S": "0.1",
         "TENSORCAST_NODE_TIMEOUT_S": "0.5",
         "NOTIFY_SOCKET": "/run/x",
+        "TENSORCAST_PARTITION_EVENTS": "4096",
+        "TENSORCAST_ARCHIVE_DIR": "/old",
+        "TENSORCAST_RETENTION": "30d, 1.5GiB",
     }
     settings = read_settings(environ, " scheduler, timers,")
     assert settings.cluster == "c1"
     assert settings.services == {"scheduler", "timers"}
     assert (settings.heartbeat_s, settings.node_timeout_s) == (0.1, 0.5)
     assert settings.notify_socket == "/run/x"
+    assert (settings.partition_events, settings.archive_dir) == (4096, "/old")
+    assert (settings.retention_s, settings.retention_bytes) == (30 * 86_400, 3 << 29)
 
 
 def test_services_without_postgres_need_no_url_of_it():
@@ -48,6 +53,9 @@ def test_services_without_postgres_need_no_url_of_it():
         ({"TENSORCAST_NODE_TIMEOUT_S": "1.5"}, ALL, "two missed heartbeats"),
         ({"TENSORCAST_PARTITION_EVENTS": "1000"}, ALL, "TENSORCAST_PARTITION_EVENTS"),
         ({"TENSORCAST_PARTITION_EVENTS": "1e6"}, ALL, "TENSORCAST_PARTITION_EVENTS"),
+        ({"TENSORCAST_RETENTION": "30d"}, ALL, "TENSORCAST_ARCHIVE_DIR"),
+        ({"TENSORCAST_RETENTION": "30", "TENSORCAST_ARCHIVE_DIR": "a"}, ALL, "30d,100GiB"),
+        ({"TENSORCAST_RETENTION": "30d;", "TENSORCAST_ARCHIVE_DIR": "a"}, ALL, "30d,100GiB"),
         ({}, "scheduler,dancer", "dancer"),
         ({}, " ,", "service"),
     ],

@@ -1,12 +1,13 @@
 """A copy of the log as Parquet: a row an event, for people who ask with SQL. Needs pyarrow.
 
 The columns that show what an event says are there to be read; proofs look at its bytes, and that
-these columns say the same.
+these columns say the same. Archives of the history have the columns of `PLACES` as well: what an
+event is about, as the database knew it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -14,15 +15,19 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from tensorcast.client.log_files import Heading, check_heading
 from tensorcast.schema.api_audit import RawEvent
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.log_copies import Heading, check_heading
 
 HEADING: Final = b"tensorcast_log"
 HEADS: Final = b"tensorcast_heads"
 ROWS_AT_ONCE: Final = 10_000
 INTEGER_MAX: Final = (1 << 63) - 1
+PROVEN: Final = ("log_epoch", "seq", "subject", "payload", "hash")
+PLACES: Final = ("aggregate_kind", "aggregate_id", "artifact", "node", "previous", "seen_at")
+"""What an event is about; the artifact that a key left; when an event that nobody can read was
+seen."""
 
 
 def load_pyarrow() -> tuple[ModuleType, ModuleType]:
@@ -33,7 +38,7 @@ def load_pyarrow() -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         raise InvalidArgument(
             "Parquet needs pyarrow, which is not installed.",
-            hint="`pip install 'tensorcast-taas[parquet]'`, or use --format jsonl.",
+            hint="`pip install 'tensorcast-taas[parquet]'`; an export can be JSON lines as well.",
         ) from error
     return pyarrow, pyarrow.parquet
 
@@ -49,6 +54,9 @@ class Shown(msgspec.Struct, frozen=True):
     actor: str | None = None
     cause: str | None = None
     data: str | None = None
+
+
+SHOWN: Final = Shown.__struct_fields__
 
 
 class _Wire(msgspec.Struct):
@@ -76,7 +84,10 @@ def show(payload: bytes) -> Shown:
     return Shown(wire.id, wire.type, wire.v, wire.at, wire.actor, wire.cause, data)
 
 
-def _schema(pyarrow: ModuleType, heading: Heading, heads: Sequence[str]) -> object:
+def _schema(
+    pyarrow: ModuleType, heading: Heading, heads: Sequence[str], *, with_places: bool
+) -> object:
+    moment = pyarrow.timestamp("us", tz="UTC")
     fields = [
         ("log_epoch", pyarrow.int32()),
         ("seq", pyarrow.int64()),
@@ -84,13 +95,15 @@ def _schema(pyarrow: ModuleType, heading: Heading, heads: Sequence[str]) -> obje
         ("id", pyarrow.string()),
         ("type", pyarrow.string()),
         ("v", pyarrow.int64()),
-        ("at", pyarrow.timestamp("us", tz="UTC")),
+        ("at", moment),
         ("actor", pyarrow.string()),
         ("cause", pyarrow.string()),
         ("data", pyarrow.string()),
         ("payload", pyarrow.binary()),
         ("hash", pyarrow.string()),
     ]
+    if with_places:
+        fields += [(name, moment if name == "seen_at" else pyarrow.string()) for name in PLACES]
     metadata = {HEADING: msgspec.json.encode(heading), HEADS: msgspec.json.encode(tuple(heads))}
     return pyarrow.schema(fields, metadata=metadata)
 
@@ -98,20 +111,27 @@ def _schema(pyarrow: ModuleType, heading: Heading, heads: Sequence[str]) -> obje
 class ParquetWriter:
     """Writes a new file while the block lasts."""
 
-    def __init__(self, path: Path, heading: Heading, heads: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, heading: Heading, heads: Sequence[str], *, with_places: bool = False
+    ) -> None:
         self._pyarrow, parquet = load_pyarrow()
-        self._schema = _schema(self._pyarrow, heading, heads)
+        self._schema = _schema(self._pyarrow, heading, heads, with_places=with_places)
         self._writer = parquet.ParquetWriter(str(path), self._schema, compression="zstd")
 
-    def write(self, events: Sequence[RawEvent]) -> None:
-        """Adds events, as a group of rows."""
+    def write(
+        self,
+        events: Sequence[RawEvent],
+        places: Mapping[str, Sequence[object]] | None = None,
+    ) -> None:
+        """Adds events, as a group of rows; `places` are the columns of that name."""
         shown = [show(one.payload) for one in events]
-        columns: dict[str, list[object]] = {
-            name: [getattr(one, name) for one in events]
-            for name in ("log_epoch", "seq", "subject", "payload", "hash")
+        columns: dict[str, Sequence[object]] = {
+            name: [getattr(one, name) for one in events] for name in PROVEN
         }
-        columns |= {name: [getattr(one, name) for one in shown] for name in Shown.__struct_fields__}
-        self._writer.write_table(self._pyarrow.table(columns, schema=self._schema))
+        columns |= {name: [getattr(one, name) for one in shown] for name in SHOWN}
+        columns |= places or {}
+        table = self._pyarrow.table(columns, schema=self._schema)
+        self._writer.write_table(table, row_group_size=len(events))
 
     def finish(self) -> None:
         """As `LogWriter.finish`: what makes a Parquet file whole is written at its end."""
@@ -151,28 +171,46 @@ class ParquetReader:
     def events(self) -> Iterator[RawEvent]:
         """As `LogReader.events`. Raises Corrupt for an event whose columns do not say what its
         bytes say as well."""
+        for row in self.rows((*PROVEN, *SHOWN)):
+            yield self.event(row)
+
+    def event(self, row: Mapping[str, Any]) -> RawEvent:
+        """The event of a row of `PROVEN` and `SHOWN`. Raises Corrupt for one whose columns do not
+        say what its bytes say."""
+        event = RawEvent(**{name: row[name] for name in PROVEN})
+        if show(event.payload) != Shown(*(row[name] for name in SHOWN)):
+            raise Corrupt(f"The columns of event {event.seq} do not say what its bytes say.")
+        return event
+
+    def rows(self, columns: Sequence[str], *, after: Seq | None = None) -> Iterator[dict[str, Any]]:
+        """These columns of all rows, or of those after event `after`. Raises Corrupt for a file
+        that cannot be read, or lacks one."""
+        for name in columns:
+            if name not in self._file.schema_arrow.names:
+                raise Corrupt(f"{self._name} has no column {name!r}.")
+        groups, skipped = range(self._file.num_row_groups), 0
+        if after is not None and self._file.metadata.num_rows:
+            groups, skipped = self._groups_after(after)
         try:
-            for batch in self._file.iter_batches(ROWS_AT_ONCE):
-                for row in batch.to_pylist():
-                    yield self._event(row)
+            for batch in self._file.iter_batches(
+                ROWS_AT_ONCE, columns=list(columns), row_groups=list(groups)
+            ):
+                rows = batch.slice(skipped).to_pylist()
+                skipped = max(0, skipped - batch.num_rows)
+                yield from rows
         except (OSError, self._pyarrow.ArrowException) as error:
             raise Corrupt(f"{self._name} cannot be read: {error}.") from error
 
-    def _event(self, row: dict[str, Any]) -> RawEvent:
-        try:
-            event = RawEvent(
-                log_epoch=row["log_epoch"],
-                seq=Seq(row["seq"]),
-                subject=row["subject"],
-                payload=row["payload"],
-                hash=row["hash"],
-            )
-            has = Shown(*(row[name] for name in Shown.__struct_fields__))
-        except KeyError as error:
-            raise Corrupt(f"{self._name} has no column {error}.") from error
-        if show(event.payload) != has:
-            raise Corrupt(f"The columns of event {event.seq} do not say what its bytes say.")
-        return event
+    def _groups_after(self, after: Seq) -> tuple[range, int]:
+        """The groups of rows that have the events after `after`, and how many rows of the first of
+        them are before: positions follow each other."""
+        count, place = self._file.num_row_groups, after - (self.heading.lives[0].first - 1)
+        for group in range(count):
+            held = self._file.metadata.row_group(group).num_rows
+            if place < held:
+                return range(group, count), max(0, place)
+            place -= held
+        return range(count, count), 0
 
     def __enter__(self) -> Self:
         return self
