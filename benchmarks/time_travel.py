@@ -3,6 +3,7 @@
     python benchmarks/time_travel.py FOLDER --seed 1000000   writes it into a Postgres of its own
     python benchmarks/time_travel.py FOLDER --catch-up       makes the snapshots that it lacks
     python benchmarks/time_travel.py FOLDER --measure        opens moments of it, cold; prints JSON
+    python benchmarks/time_travel.py FOLDER --leap 10000000  its end alone: see `leap`
 
 `--seconds` ends the writing early; the next `--seed` goes on there.
 
@@ -19,27 +20,32 @@ import itertools
 import json
 import os
 import random
+import resource
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import func, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from fleet_history import Fleet
+from tensorcast.controlplane.core.snapshots import Layer, pack
 from tensorcast.controlplane.services import snapshots as maker
 from tensorcast.controlplane.services.api_replay import summarize
 from tensorcast.controlplane.services.persister import prepare_batch
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.store import queries
+from tensorcast.controlplane.store.cells import as_uuid
 from tensorcast.controlplane.store.chain import load_hash
 from tensorcast.controlplane.store.engine import connecting, make_engine
+from tensorcast.controlplane.store.gathering import Gathering
 from tensorcast.controlplane.store.load import fold, read_history
 from tensorcast.controlplane.store.migrate import migrate
+from tensorcast.controlplane.store.snapshots import write_layer
 from tensorcast.controlplane.store.tables import events, snapshots
 from tensorcast.controlplane.store.write import load_position, write_batch
 from tensorcast.deploy import postgres_server as programs
@@ -49,16 +55,23 @@ from tensorcast.deploy.pgdata import prepare_postgres
 from tensorcast.deploy.ports import choose_port
 from tensorcast.deploy.spawn import Launch, spawn
 from tensorcast.log.port import Stored
-from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.chain import HASH_BYTES
+from tensorcast.schema.cluster import ClusterView, evolve
 from tensorcast.schema.codec import encode
-from tensorcast.schema.events import aggregate_of
+from tensorcast.schema.envelope import Draft, Recorded
+from tensorcast.schema.events import TYPE_NAMES, aggregate_of
+from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.subjects import log_subject
 
 BATCH = 1000
 MOMENTS = 5
 FOLDED = 50_000
-_SIZE = text("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(:name)")
+TAIL = 8000
+_SIZE = text(
+    "SELECT coalesce((SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(:name)),"
+    " pg_total_relation_size(:name))"
+)
 
 
 class Live:
@@ -164,6 +177,97 @@ async def seed(url: str, count: int, seconds: float) -> dict[str, object]:
     return {"events": position.seq, "seconds": round(took_s, 1), "events_per_s": rate}
 
 
+async def leap(url: str, count: int) -> dict[str, object]:
+    """Writes the end of a history of `count` events alone: the snapshot of all but the last ones,
+    folded in memory, and the last ones themselves. The others are as if they lay in an archive that
+    is away. Prints how it opens: by one layer, which has each state once."""
+    drafts = enumerate(itertools.chain(*_fleet()), 1)
+    gathering, began = Gathering(), time.perf_counter()
+    for seq, one in itertools.islice(drafts, count - TAIL):
+        recorded = Recorded(
+            seq=Seq(seq),
+            id=one.id,
+            type=TYPE_NAMES[type(one.event)],
+            v=1,
+            at=one.at,
+            actor=one.actor,
+            event=one.event,
+            cause=one.cause,
+        )
+        gathering.place(evolve(gathering, recorded, one.event))
+        gathering.at = recorded.seq
+    view = gathering.view()
+    folded_s = time.perf_counter() - began
+    engine = make_engine(url, name="benchmark", pooled=False)
+    async with connecting(engine) as connection:
+        await _begin_at(connection, view, recorded.id)
+        position, head = await load_position(connection), bytes(HASH_BYTES)
+        rest = [
+            Stored(Seq(seq), log_subject("fleet", *aggregate_of(one.event)), encode(one))
+            for seq, one in itertools.islice(drafts, TAIL)
+        ]
+        view, batch = prepare_batch(view, position, head, rest)
+        await write_batch(connection, msgspec.structs.replace(batch, states=()))
+    await engine.dispose()
+    states = sum(1 for _ in gathering.states())
+    return {"events": view.at, "states": states, "folded_seconds": round(folded_s, 1)}
+
+
+def _fleet() -> tuple[Iterable[Draft], Iterable[Draft]]:
+    fleet = Fleet()
+    return fleet.begin(), fleet.rounds()
+
+
+async def _begin_at(connection: AsyncConnection, view: ClusterView, event_id: str) -> None:
+    """As if all up to this view had been archived."""
+    packed = list(pack(view, Seq(0)))
+    layer = Layer(
+        fold=fold_name(),
+        log_epoch=1,
+        number=1,
+        after=Seq(0),
+        seq=view.at,
+        event_id=event_id,
+        skipped=0,
+        states=sum(states for _, states in packed),
+        parts=len(packed),
+    )
+    await load_position(connection)
+    async with connection.begin():
+        await connection.execute(
+            text("UPDATE cursors SET seq = :seq, event_id = :id WHERE name = 'persister'"),
+            {"seq": view.at, "id": as_uuid(event_id)},
+        )
+        await connection.execute(
+            text("INSERT INTO chain VALUES (1, :seq, :zeros)"),
+            {"seq": view.at, "zeros": bytes(HASH_BYTES)},
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO archives VALUES (1, :seq, 1, '/nowhere', 'away', 0, '', now(), now(),"
+                " now(), now(), now())"
+            ),
+            {"seq": view.at},
+        )
+    await write_layer(connection, layer, [part for part, _ in packed])
+
+
+async def open_last(url: str) -> dict[str, object]:
+    """Opens the moments of the end, cold."""
+    engine = make_engine(url, name="benchmark")
+    last = await queries.committed_seq(engine)
+    times = [await _open(engine, Seq(last - back)) for back in (0, TAIL // 2, TAIL - 1)]
+    async with connecting(engine) as connection:
+        size = await connection.scalar(_SIZE, {"name": "snapshot_parts"})
+    await engine.dispose()
+    return {
+        "events": last,
+        "seconds": [round(one, 1) for one in times],
+        "snapshot_bytes": int(size),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+    }
+
+
 async def measure(url: str) -> dict[str, object]:
     """Opens moments all along the history, each cold."""
     engine = make_engine(url, name="benchmark")
@@ -227,6 +331,10 @@ async def main(arguments: argparse.Namespace) -> None:
             found = await measure(url)
         elif arguments.catch_up:
             found = await catch_up(url)
+        elif arguments.leap:
+            found = await leap(url, arguments.leap)
+        elif arguments.open_last:
+            found = await open_last(url)
         else:
             found = await seed(url, arguments.seed, arguments.seconds)
     print(json.dumps(found, indent=2))
@@ -239,4 +347,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--catch-up", action="store_true")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--leap", type=int, help="write the end of a history of so many events")
+    parser.add_argument("--open-last", action="store_true", help="open the moments of that end")
     asyncio.run(main(parser.parse_args()))

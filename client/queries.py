@@ -67,3 +67,4 @@ class Queries(Facade[ControlPlane]):
     retry_dead_letters = waited(ControlPlane.retry_dead_letters)
     jobs = waited(ControlPlane.jobs)
     start_job = waited(ControlPlane.start_job)
+    archives = waited(ControlPlane.archives)

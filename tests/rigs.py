@@ -17,7 +17,7 @@ from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.engine_block_queries import Holder
 from tensorcast.controlplane.store.engine_block_rows import Told
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.log.execute import execute
 from tensorcast.log.follower import Follower
 from tensorcast.log.identity import new_event_id, now

@@ -128,8 +128,8 @@ def archives(
 
 
 def _wait(
-    session: Session, client: Client, jobs: Sequence[JobInfo], name: str
-) -> Sequence[JobInfo]:
+    session: Session, client: Client, jobs: tuple[JobInfo, ...], name: str
+) -> tuple[JobInfo, ...]:
     """What the jobs are when the one of this name has ended. Raises Unavailable when it was cut
     off."""
     with session.progress(name, counts=True) as bar:

@@ -16,7 +16,7 @@ from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.dead_queries import Counts
 from tensorcast.controlplane.store.engine_block_queries import Holder
 from tensorcast.controlplane.store.engine_block_rows import Told
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.log.blocks import BlockLog
 from tensorcast.log.follower import Follower
 from tensorcast.log.port import Cursors

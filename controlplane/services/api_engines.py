@@ -14,7 +14,7 @@ from tensorcast.controlplane.services.api_answers import describe_engine
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
 from tensorcast.controlplane.services.api_history import beyond
 from tensorcast.controlplane.services.heartbeats import Pulse
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.schema.aggregates.engine import Engine, EngineStatus
 from tensorcast.schema.api import (
     LIST_MAX,

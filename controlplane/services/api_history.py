@@ -17,7 +17,7 @@ from tensorcast.controlplane.services.api_answers import describe_key
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
 from tensorcast.controlplane.services.api_live import require_key
 from tensorcast.controlplane.services.api_moments import check_span
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.schema.api import (
     LIST_MAX,
     AuditQuery,

@@ -21,7 +21,7 @@ from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.dead_queries import Counts
 from tensorcast.controlplane.store.engine_block_queries import Holder
 from tensorcast.controlplane.store.engine_block_rows import Told
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.schema.api import AuditQuery, BlockQuery, EventInfo
 from tensorcast.schema.api_store import DeadPage, DeadQuery
 from tensorcast.schema.blocks import BlockKey

@@ -16,7 +16,7 @@ from tensorcast.controlplane.core.lineage import (
 from tensorcast.controlplane.core.names import resolve_artifact, resolve_node
 from tensorcast.controlplane.core.served import served_spans
 from tensorcast.controlplane.services.api_desk import AFTER_S_MAX, Desk
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.api import LIST_MAX, AuditQuery, EventInfo, ServedInfo, Show
 from tensorcast.schema.api_past import EFFECTS_MAX, LineageInfo, MadeInfo, WhyInfo, WhyQuery

@@ -202,10 +202,14 @@ def _is_about(kind: str, name: str) -> Expression:
 
 
 def _is_of_plan(plan: str, issued: Sequence[str]) -> Expression:
-    of_operations = (_field("aggregate_kind") == AggregateKind.OPERATION.value) & _field(
-        "aggregate_id"
-    ).isin(list(issued))
-    return _any([_is_about(AggregateKind.PLAN.value, plan), _field("actor") == plan, of_operations])
+    is_operation = _field("aggregate_kind") == AggregateKind.OPERATION.value
+    return _any(
+        [
+            _is_about(AggregateKind.PLAN.value, plan),
+            _field("actor") == plan,
+            is_operation & _among("aggregate_id", issued),
+        ]
+    )
 
 
 def _matches(column: str, pattern: str, of_unreadable: str) -> Expression:

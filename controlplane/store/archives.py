@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,7 @@ def reach_all(segments: Sequence[Segment]) -> list[Path]:
 
 async def read_old(
     connection: AsyncConnection, log_epoch: int, after: Seq, last: Seq
-) -> AsyncIterator[tuple[Stored, ...]]:
+) -> AsyncGenerator[tuple[Stored, ...], None]:
     """The events after `after` up to `last`, which only files have, in batches. Raises NotFound
     when a file is not there, Corrupt when one cannot be read."""
     if after >= last:

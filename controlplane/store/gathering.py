@@ -32,6 +32,7 @@ from tensorcast.schema.aggregates.replica import Replica
 from tensorcast.schema.aggregates.signal import SignalTopic
 from tensorcast.schema.cluster import ClusterView, State, assemble, evolve
 from tensorcast.schema.envelope import Recorded
+from tensorcast.schema.errors import Conflict
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 from tensorcast.schema.ids import (
     ArtifactId,
@@ -117,8 +118,12 @@ class Gathering:
             state = evolve(self, recorded, event)
         except FAULTS as error:
             return self._park(recorded, name_of(stored, recorded), Fault.FOLD, explain(error))
-        self._maps[type(state)][state_id(state)] = state
+        self.place(state)
         return None
+
+    def place(self, state: State) -> None:
+        """Has a state in the place of the one of the same thing."""
+        self._maps[type(state)][state_id(state)] = state
 
     def _park(self, recorded: Recorded, name: str, fault: Fault, reason: str) -> None:
         held = park_one(self.parked, name, recorded.seq, reason)
@@ -145,7 +150,13 @@ async def gather(
     driver: asyncpg.Connection, gathering: Gathering, log_epoch: int, to_seq: Seq
 ) -> None:
     """Takes the history on to event `to_seq`, inside a transaction of the driver. Modifies the
-    gathering."""
+    gathering. Raises Conflict when an event that comes next is not in the tables (any more)."""
     rows = driver.cursor(_HISTORY, log_epoch, gathering.at, to_seq, prefetch=PREFETCH_ROWS)
     async for seq, subject, payload in rows:
+        if seq != gathering.at + 1:
+            raise Conflict(
+                f"Event {gathering.at + 1} is not in the tables: it was archived meanwhile, or is"
+                " missing.",
+                hint="Rebuild again. `tcctl audit verify` tells whether it is missing.",
+            )
         gathering.take(Stored(seq, subject, payload))

@@ -18,10 +18,10 @@ from tensorcast.controlplane.store.causes import place_causes
 from tensorcast.controlplane.store.cells import as_moment, as_text, as_uuid
 from tensorcast.controlplane.store.engine import connecting
 from tensorcast.controlplane.store.event_infos import About, EventRow, event_info, like_of
-from tensorcast.controlplane.store.load import BEGINNING, fold, read_history
+from tensorcast.controlplane.store.load import fold, read_history
 from tensorcast.controlplane.store.rows import STATE_TYPES
 from tensorcast.controlplane.store.seat import FIRST_EPOCH
-from tensorcast.controlplane.store.snapshots import open_snapshot
+from tensorcast.controlplane.store.snapshots import BEGINNING, open_snapshot
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, events, operations
 from tensorcast.controlplane.store.write import CURSOR
 from tensorcast.log.port import Stored
@@ -139,7 +139,7 @@ async def _find_live(
     )
     found = (await connection.execute(statement)).all()
     rows = reversed(found) if query.newest else found
-    return tuple(event_info(EventRow(*row)) for row in rows)
+    return tuple(event_info(EventRow(*row.tuple())) for row in rows)
 
 
 async def _find_old(
@@ -171,7 +171,7 @@ async def find_event(engine: AsyncEngine, event: EventId) -> EventInfo | None:
         statement = _event_columns().where(events.c.event_id == as_uuid(event)).limit(1)
         row = (await connection.execute(statement)).one_or_none()
         if row is not None or not floor:
-            return event_info(EventRow(*row)) if row else None
+            return event_info(EventRow(*row.tuple())) if row else None
         segments = await find_segments(connection, epoch, 1, floor)
         found = await asyncio.to_thread(archive_queries.search_id, segments, event)
     return found
@@ -201,7 +201,7 @@ async def find_effects(
             .limit(limit - len(old))
         )
         found = (await connection.execute(statement)).all()
-        return old + tuple(event_info(EventRow(*row)) for row in found)
+        return old + tuple(event_info(EventRow(*row.tuple())) for row in found)
 
 
 def _event_columns() -> Select[tuple[int, str, str, int, datetime, str, bytes]]:

@@ -8,8 +8,8 @@ follow from the fold, and are not looked at here.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import struct
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -32,11 +32,10 @@ from tensorcast.controlplane.store.rows import UNREADABLE, data_of, read_event
 from tensorcast.controlplane.store.write import driver_of
 from tensorcast.log.port import Stored
 from tensorcast.schema.api_audit import BadEvent, SpanInfo, VerifySpan
-from tensorcast.schema.chain import HASH_BYTES, chain_event
+from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.ids import Seq
 
-_COLUMNS: Final = "seq, subject, payload, event_id, type, v, at, actor, cause, data"
-_COLUMNS_COUNT: Final = 10
+_COLUMNS: Final = "seq, event_id, v, at, cause, subject, payload, type, actor, data"
 _HASHES: Final = text(
     "SELECT last_seq, hashes FROM chain WHERE log_epoch = :epoch AND last_seq >= :first"
     " AND last_seq <= coalesce("
@@ -48,6 +47,11 @@ _HEADER_BYTES: Final = len(_SIGNATURE) + 8
 _LENGTH: Final = struct.Struct(">i")
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_BEGINNING: Final = struct.Struct(">hiqi16siqiqi")
+"""Of a row: how many cells, and `seq`, `event_id`, `v`, `at`, each after its length; the length of
+`cause`."""
+_PLACE: Final = struct.Struct(">IQI")
+_MASK: Final = (1 << 64) - 1
 MISSING: Final = "it is missing"
 NO_HASH: Final = "its hash is missing"
 ALTERED: Final = "its bytes, its place or its subject are not those that were hashed"
@@ -62,9 +66,9 @@ async def verify_span(connection: AsyncConnection, span: VerifySpan) -> SpanInfo
         return SpanInfo(events=0, head="", first_bad=bad)
     hashes = await load_hashes(connection, span)
     floor = await hold_floor(connection, span.log_epoch)
-    old, previous, bad = await _check_old(connection, span, floor, previous, hashes)
-    if bad is not None or span.last <= floor:
-        return SpanInfo(events=old, head=previous.hex(), first_bad=bad)
+    old, previous, wrong = await _check_old(connection, span, floor, previous, hashes)
+    if wrong is not None or span.last <= floor:
+        return SpanInfo(events=old, head=previous.hex(), first_bad=wrong)
     live = msgspec.structs.replace(span, first=Seq(span.first + old))
     check = SpanCheck(live, previous, hashes[HASH_BYTES * old :])
     driver = await driver_of(connection)
@@ -140,15 +144,9 @@ class SpanCheck:
             assert data.startswith(_SIGNATURE), "Postgres sends a binary COPY"
             self._has_begun = True
             start = _HEADER_BYTES
-        if self._bad is not None:
-            self._rest = b""
-            return
-        for end, row in split_rows(data, start):
-            start = end
-            self._bad = self._check(row)
-            if self._bad is not None:
-                return
-        self._rest = data[start:]
+        if self._bad is None:
+            start = self._check(data, start)
+        self._rest = data[start:] if self._bad is None else b""
 
     def finish(self) -> SpanInfo:
         """What was found, after the last row."""
@@ -156,101 +154,127 @@ class SpanCheck:
             self._bad = BadEvent(seq=Seq(self._next), reason=MISSING)
         return SpanInfo(events=self._next - self._first, head=self._head.hex(), first_bad=self._bad)
 
-    def _check(self, row: list[bytes]) -> BadEvent | None:
-        """Takes a row, or says what is wrong with it."""
-        seq_cell, subject, payload = row[0], row[1], row[2]
-        seq = int.from_bytes(seq_cell, "big", signed=True)
-        if seq != self._next:
-            return BadEvent(seq=Seq(self._next), reason=MISSING)
-        place = HASH_BYTES * (seq - self._first)
-        expected = self._hashes[place : place + HASH_BYTES]
-        if not expected:
-            return BadEvent(seq=Seq(seq), reason=NO_HASH)
-        found = chain_event(self._head, self._epoch, seq, subject, payload)
-        if found != expected:
-            return BadEvent(seq=Seq(seq), reason=ALTERED)
-        if not agrees(row) and (difference := find_difference(row)):
-            return BadEvent(seq=Seq(seq), reason=difference)
-        self._head = found
-        self._next = seq + 1
-        return None
+    def _check(self, data: bytes, start: int) -> int:
+        """Checks the rows from `start` on; where the first one begins that is not complete. All in
+        one loop, for there are millions of rows."""
+        begin, length_at, place = _BEGINNING.unpack_from, _LENGTH.unpack_from, _PLACE.pack
+        begin_bytes, sha256, join = _BEGINNING.size, hashlib.sha256, b"".join
+        head, wanted, epoch, hashes = self._head, self._next, self._epoch, self._hashes
+        at, size = HASH_BYTES * (wanted - self._first), len(data)
+        while start + begin_bytes <= size:
+            _, _, seq, _, event_id, _, version, _, moment, cause_bytes = begin(data, start)
+            cause_at = start + begin_bytes
+            subject_at = cause_at + max(cause_bytes, 0) + 4
+            if subject_at > size:
+                break
+            payload_at = subject_at + length_at(data, subject_at - 4)[0] + 4
+            if payload_at > size:
+                break
+            type_at = payload_at + length_at(data, payload_at - 4)[0] + 4
+            if type_at > size:
+                break
+            actor_at = type_at + length_at(data, type_at - 4)[0] + 4
+            if actor_at > size:
+                break
+            data_at = actor_at + length_at(data, actor_at - 4)[0] + 4
+            if data_at > size or (end := data_at + length_at(data, data_at - 4)[0]) > size:
+                break
+            subject, payload = data[subject_at : payload_at - 4], data[payload_at : type_at - 4]
+            covered = join((head, place(epoch, seq & _MASK, len(subject)), subject, payload))
+            digest = sha256(covered).digest()
+            row = (
+                payload,
+                event_id,
+                data[type_at : actor_at - 4],
+                version,
+                moment,
+                data[actor_at : data_at - 4],
+                data[cause_at : subject_at - 4],
+                data[data_at + 1 : end],  # after the number of its format
+            )
+            expected = hashes[at : at + HASH_BYTES]
+            if seq != wanted or digest != expected or not agrees(row):
+                self._bad = _explain(seq, wanted, digest, expected, row)
+                if self._bad is not None:
+                    break
+            head, start = digest, end
+            wanted += 1
+            at += HASH_BYTES
+        self._head, self._next = head, wanted
+        return start
 
 
-def split_rows(data: bytes, start: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The complete rows of a binary COPY from `start` on, each with where it ends. A NULL is as no
-    bytes: only `cause` may be one, and no cause has no bytes."""
-    unpack, size = _LENGTH.unpack_from, len(data)
-    while start + 2 <= size and data[start : start + 2] != b"\xff\xff":
-        at = start + 2
-        row: list[bytes] = []
-        for _ in range(_COLUMNS_COUNT):
-            if at + 4 > size:
-                return
-            length = unpack(data, at)[0]
-            at += 4
-            row.append(data[at : at + max(length, 0)])
-            at += max(length, 0)
-        if at > size:
-            return
-        yield at, row
-        start = at
+Shown = tuple[bytes, bytes, bytes, int, int, bytes, bytes, bytes]
+"""The bytes of an event, and what SQL shows of it, as Postgres sends it: `event_id`, `type`, `v`,
+`at`, `actor`, `cause` (none is no bytes) and `data`, which is JSON."""
+
+
+def _explain(seq: int, wanted: int, found: bytes, expected: bytes, row: Shown) -> BadEvent | None:
+    """What is wrong with an event that stands where `wanted` should; None when nothing is."""
+    if seq != wanted:
+        return BadEvent(seq=Seq(wanted), reason=MISSING)
+    if found != expected:
+        return BadEvent(seq=Seq(seq), reason=ALTERED if expected else NO_HASH)
+    difference = find_difference(row)
+    return BadEvent(seq=Seq(seq), reason=difference) if difference else None
 
 
 # ---- columns and bytes -----------------------------------------------------------------------
 
 
-class _Wire(msgspec.Struct):
+class _Wire(msgspec.Struct, gc=False):
     id: str
     type: str
     v: int
     at: datetime
     actor: str
-    data: msgspec.Raw
+    data: object
     cause: str | None = None
 
 
-_wire = msgspec.json.Decoder(_Wire)
-_json = msgspec.json.Decoder()
+_wire = msgspec.json.Decoder(_Wire).decode
+_json = msgspec.json.Decoder().decode
 
 
-def agrees(row: list[bytes]) -> bool:
+def agrees(row: Shown) -> bool:
     """Whether the columns of an ordinary event say what its bytes say. False: look again."""
-    payload, event_id, kind, version, moment, actor, cause, data = row[2:]
+    payload, event_id, kind, version, moment, actor, cause, data = row
     try:
-        wire = _wire.decode(payload)
+        wire = _wire(payload)
+        since = wire.at - _EPOCH
         return (
-            bytes.fromhex(wire.id.replace("-", "")) == event_id
+            wire.id.replace("-", "") == event_id.hex()
             and wire.type.encode() == kind
-            and wire.v == int.from_bytes(version, "big", signed=True)
-            and (wire.at - _EPOCH) // _MICROSECOND == int.from_bytes(moment, "big", signed=True)
+            and wire.v == version
+            and (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds == moment
             and wire.actor.encode() == actor
-            and cause == (bytes.fromhex(wire.cause.replace("-", "")) if wire.cause else b"")
-            and _json.decode(wire.data) == _json.decode(data[1:])
+            and (wire.cause or "").replace("-", "") == cause.hex()
+            and wire.data == _json(data)
         )
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
         return False
 
 
-def find_difference(row: list[bytes]) -> str:
+def find_difference(row: Shown) -> str:
     """In words which column does not say what the bytes of the event say; "" when all do."""
-    payload, event_id, kind, version, moment, actor, cause, data = row[2:]
+    payload, event_id, kind, version, moment, actor, cause, data = row
     recorded = read_event(Stored(Seq(0), "", payload), _EPOCH)
     is_event = recorded.type != UNREADABLE
     shown = (
         ("type", as_text(recorded.type).encode(), kind),
-        ("v", as_integer(recorded.v), int.from_bytes(version, "big", signed=True)),
+        ("v", as_integer(recorded.v), version),
         ("actor", as_text(recorded.actor).encode(), actor),
         ("cause", as_uuid(recorded.cause).bytes if recorded.cause is not None else b"", cause),
     )
     known_by_event = (
         ("event_id", as_uuid(recorded.id).bytes, event_id),
-        ("at", _as_shown(as_moment(recorded.at)), int.from_bytes(moment, "big", signed=True)),
+        ("at", _as_shown(as_moment(recorded.at)), moment),
     )
     for name, said, has in (*shown, *(known_by_event if is_event else ())):
         if said != has:
             return _differs(name)
     expected = as_checked_json(data_of(payload)).encode() if is_event else b"null"
-    return "" if same_json(_json.decode(expected), _json.decode(data[1:])) else _differs("data")
+    return "" if same_json(_json(expected), _json(data)) else _differs("data")
 
 
 def _as_shown(moment: datetime) -> int:

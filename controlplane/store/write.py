@@ -134,7 +134,7 @@ async def _move_position(connection: AsyncConnection, batch: Batch) -> int:
         )
         .returning(cursors.c.room)
     )
-    room = moved.scalar_one_or_none()
+    room: int | None = moved.scalar_one_or_none()
     if room is None:
         raise Conflict(
             f"Postgres does not stand at event {batch.previous.seq} of term"

@@ -85,7 +85,7 @@ def _rename(old: str, new: str) -> None:
     op.execute(f"ALTER TABLE {new} RENAME CONSTRAINT {old}_pkey TO {new}_pkey")
     for name, _ in INDEXES:
         suffix = name.removeprefix("events")
-        op.execute(f"ALTER INDEX {old}{suffix} RENAME TO {new}{suffix}")
+        op.execute(f"ALTER INDEX IF EXISTS {old}{suffix} RENAME TO {new}{suffix}")
 
 
 def downgrade() -> None:

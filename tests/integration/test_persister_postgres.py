@@ -26,8 +26,8 @@ from stores import (
 )
 from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.store import queries
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.controlplane.store.load import fold, rebuild
-from tensorcast.controlplane.store.queries import About
 from tensorcast.controlplane.store.tables import READ_MODELS, events
 from tensorcast.controlplane.store.write import Batch, Position, load_position, write_batch
 from tensorcast.log.identity import now

@@ -69,7 +69,7 @@ def test_archive_tells_how_many_events_went(tcctl: Tcctl) -> None:
     _, _, named = api.calls[0]
     assert named == {"before_seq": 10, "before_time": None, "folder": "/old"}
     api = tcctl.answer(start_job=(MOVED,), archives=(FILE,))
-    assert tcctl("store", "archive", "--before", "30d", "-o", "json").json[0]["last"] == 9
+    assert tcctl("store", "archive", "--before", "30d", "-o", "json").data[0]["last"] == 9
     _, _, named = api.calls[0]
     assert named["before_seq"] is None
     assert named["before_time"] is not None

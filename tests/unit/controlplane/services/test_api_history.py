@@ -3,7 +3,7 @@ import pytest
 
 from samples import BEGIN, artifact_id
 from tensorcast.controlplane.services.api_history import PAGE_BYTES_MAX, identify, page_of
-from tensorcast.controlplane.store.queries import About
+from tensorcast.controlplane.store.event_infos import About
 from tensorcast.schema.api import EventInfo
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import AggregateKind, KeyMoved, KeyRemoved
