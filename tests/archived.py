@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
 from sqlalchemy import text
 
 from histories import Dice
@@ -13,7 +14,9 @@ from tensorcast.controlplane.archiver import archive
 from tensorcast.controlplane.services import snapshots as service
 from tensorcast.controlplane.store.archives import hold_floor
 from tensorcast.controlplane.store.archiving import Limits
+from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.load import fold
+from tensorcast.controlplane.store.migrate import migrate
 from tensorcast.controlplane.store.snapshots import last_layer
 from tensorcast.log.follower import Follower
 from tensorcast.log.memory import MemoryLog
@@ -89,16 +92,48 @@ async def reached(engine) -> int:
     return layer.seq if layer else 0
 
 
-async def make_history(url: str, engine, seed: int, events: int = 400) -> History:
-    """A history in Postgres, with snapshots almost to its end."""
-    history = History(seed)
+SEED, EVENTS = 5, 400
+
+
+async def prepare(url: str) -> History:
+    """Writes a history, with snapshots almost to its end."""
+    await migrate(url)
+    engine = make_engine(url, name="test", pooled=False)
+    history = History(SEED)
+    while len(history.views) < EVENTS:
+        await history.grow(EVERY // 2)
     await cut_short(engine)
     async with serving(history.log, url) as progress:
-        while len(history.views) < events:
-            await history.grow(EVERY // 2)
-            await committed(progress, history.last)
+        await committed(progress, history.last)
         await wait_for(lambda: reached(engine), history.last - EVERY)
+    await engine.dispose()
     return history
+
+
+@pytest.fixture(scope="module")
+def prepared(_shared_postgres):
+    """The URL of a database with a history, to make copies of, and that history."""
+    if _shared_postgres.pid is None:
+        _shared_postgres.start()
+    url = _shared_postgres.create_database()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "POLL_S", 0.01)
+        return url, asyncio.run(prepare(url))
+
+
+@pytest.fixture
+def database(prepared, _shared_postgres):
+    """The URL of a copy of its own."""
+    return _shared_postgres.create_database(prepared[0].rpartition("/")[2])
+
+
+@pytest.fixture
+async def history(prepared):
+    """A copy of the history that `database` has."""
+    fresh = History(SEED + 1)
+    await fresh.log.restore(prepared[1].log._stored)
+    fresh.views = list(prepared[1].views)
+    return fresh
 
 
 async def wait_for(ask, goal: int) -> None:

@@ -160,14 +160,14 @@ class PostgresServer(Server):
             return False
         return True
 
-    def create_database(self) -> str:
-        """The URL of a new, empty database."""
+    def create_database(self, template: str = "template1") -> str:
+        """The URL of a new database: empty, or a copy of one in which nobody works."""
         name = f"test_{uuid.uuid4().hex[:12]}"
         admin = f"postgresql://postgres:admin@{LOOPBACK}:{self.port}/postgres"
 
         async def create() -> None:
             connection = await asyncpg.connect(admin)
-            await connection.execute(f"CREATE DATABASE {name} OWNER tensorcast")
+            await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} OWNER tensorcast")
             await connection.close()
 
         _run(create())

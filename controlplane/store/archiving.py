@@ -147,7 +147,7 @@ class Archiver:
         await self._drop(work)
 
     def _prepare(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._folder.glob(f"{self._cluster}-*.part"):
             left.unlink()
 

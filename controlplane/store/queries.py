@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, or_, select
+from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tensorcast.controlplane.store import archive_queries
@@ -139,7 +140,7 @@ async def _find_live(
     )
     found = (await connection.execute(statement)).all()
     rows = reversed(found) if query.newest else found
-    return tuple(event_info(EventRow(*row.tuple())) for row in rows)
+    return tuple(_info(row) for row in rows)
 
 
 async def _find_old(
@@ -171,7 +172,7 @@ async def find_event(engine: AsyncEngine, event: EventId) -> EventInfo | None:
         statement = _event_columns().where(events.c.event_id == as_uuid(event)).limit(1)
         row = (await connection.execute(statement)).one_or_none()
         if row is not None or not floor:
-            return event_info(EventRow(*row.tuple())) if row else None
+            return _info(row) if row else None
         segments = await find_segments(connection, epoch, 1, floor)
         found = await asyncio.to_thread(archive_queries.search_id, segments, event)
     return found
@@ -201,7 +202,7 @@ async def find_effects(
             .limit(limit - len(old))
         )
         found = (await connection.execute(statement)).all()
-        return old + tuple(event_info(EventRow(*row.tuple())) for row in found)
+        return old + tuple(_info(row) for row in found)
 
 
 def _event_columns() -> Select[tuple[int, str, str, int, datetime, str, bytes]]:
@@ -213,6 +214,12 @@ def _event_columns() -> Select[tuple[int, str, str, int, datetime, str, bytes]]:
         events.c.at,
         events.c.actor,
         events.c.payload,
+    )
+
+
+def _info(row: Row[tuple[int, str, str, int, datetime, str, bytes]]) -> EventInfo:
+    return event_info(
+        EventRow(row.seq, row.event_id, row.type, row.v, row.at, row.actor, row.payload)
     )
 
 

@@ -67,7 +67,7 @@ async def verify_span(connection: AsyncConnection, span: VerifySpan) -> SpanInfo
     hashes = await load_hashes(connection, span)
     floor = await hold_floor(connection, span.log_epoch)
     old, previous, wrong = await _check_old(connection, span, floor, previous, hashes)
-    if wrong is not None or span.last <= floor:
+    if wrong is not None or (floor and span.last <= floor):
         return SpanInfo(events=old, head=previous.hex(), first_bad=wrong)
     live = msgspec.structs.replace(span, first=Seq(span.first + old))
     check = SpanCheck(live, previous, hashes[HASH_BYTES * old :])

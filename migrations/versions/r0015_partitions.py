@@ -41,6 +41,13 @@ TRIGGER_OF_ALL: Final = (
     " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change_of_events()",
     "ALTER TABLE events ENABLE ALWAYS TRIGGER events_stay_all",
 )
+LAST: Final = sa.text(
+    """
+    (SELECT log_epoch, seq FROM cursors WHERE name = 'persister' AND seq > 0
+    UNION ALL (SELECT log_epoch, seq FROM events ORDER BY log_epoch DESC, seq DESC LIMIT 1))
+    ORDER BY log_epoch DESC, seq DESC LIMIT 1
+    """
+)
 GRANTS: Final = sa.text(
     """
     SELECT format('GRANT %s ON events TO %s', acl.privilege_type,
@@ -56,9 +63,8 @@ def upgrade() -> None:
     """Makes the history the first partition of a table with the same name, indexes, triggers and
     grants."""
     connection = op.get_bind()
-    where = "WHERE name = 'persister' AND seq > 0"
-    position = connection.execute(sa.text(f"SELECT log_epoch, seq FROM cursors {where}")).first()
-    log_epoch, seq = position or (1, 0)
+    last = connection.execute(LAST).first()
+    log_epoch, seq = last or (1, 0)
     room = (seq // PARTITION_EVENTS + 1) * PARTITION_EVENTS
     op.execute("DROP TRIGGER events_stay ON events")
     _rename("events", FIRST)

@@ -20,12 +20,14 @@ from archived import (
     CLUSTER,
     FIRST_END,
     archive_before,
+    database,
     floor_of,
-    make_history,
+    history,
+    prepared,
     serving,
     wait_for,
 )
-from stores import committed, database, engine, folded, persisting, read_all, stored_view, until
+from stores import committed, engine, folded, persisting, read_all, stored_view, until
 from tensorcast.client.log_copies import verify_log_file
 from tensorcast.controlplane.archiver import archive
 from tensorcast.controlplane.rebuilder import rebuild
@@ -49,7 +51,7 @@ from tensorcast.schema.errors import Conflict, Corrupt, NotFound
 from tensorcast.schema.events import AggregateKind
 from tensorcast.schema.ids import Seq
 
-__all__ = ["database", "engine"]  # fixtures
+__all__ = ["database", "engine", "history", "prepared"]  # fixtures
 pytest.importorskip("pyarrow")
 
 
@@ -123,9 +125,7 @@ async def ask_all(engine, history, times, events):
     return answers
 
 
-@pytest.mark.parametrize("seed", range(2))
-async def test_every_question_is_answered_as_before(database, engine, tmp_path, seed):
-    history = await make_history(database, engine, seed)
+async def test_every_question_is_answered_as_before(database, engine, history, tmp_path):
     events = await queries.find_events(engine, AuditQuery())
     times = [one.at for one in events[::23]] + [events[0].at - timedelta(days=1)]
     before = await ask_all(engine, history, times, events[::11])
@@ -143,8 +143,7 @@ async def test_every_question_is_answered_as_before(database, engine, tmp_path, 
     assert await ask_all(engine, history, times, events[::11]) == before
 
 
-async def test_files_prove_themselves_and_join(database, engine, tmp_path):
-    await make_history(database, engine, 3)
+async def test_files_prove_themselves_and_join(database, engine, history, tmp_path):
     await archive_before(database, tmp_path, 300)
     async with engine.connect() as connection:
         found = await list_archives(connection)
@@ -163,11 +162,10 @@ async def test_files_prove_themselves_and_join(database, engine, tmp_path):
         assert one.problem is None
 
 
-async def test_what_was_done_to_a_file_is_found_and_named(database, engine, tmp_path):
+async def test_what_was_done_to_a_file_is_found_and_named(database, engine, history, tmp_path):
     import pyarrow
     from pyarrow import parquet
 
-    await make_history(database, engine, 3)
     await archive_before(database, tmp_path, 300)
     path = sorted(tmp_path.iterdir())[1]
     table = parquet.read_table(path)
@@ -200,9 +198,8 @@ async def test_what_was_done_to_a_file_is_found_and_named(database, engine, tmp_
 
 
 async def test_a_moment_in_an_archive_that_is_away_is_told_and_the_others_open(
-    database, engine, tmp_path
+    database, engine, history, tmp_path
 ):
-    history = await make_history(database, engine, 4)
     away, there = tmp_path / "away", tmp_path / "there"
     await archive_before(database, there, 300)
     events = await find(engine, AuditQuery())
@@ -228,8 +225,9 @@ async def test_a_moment_in_an_archive_that_is_away_is_told_and_the_others_open(
     assert await find(engine, AuditQuery()) == events
 
 
-async def test_read_models_begin_anew_from_a_snapshot_or_from_the_files(database, engine, tmp_path):
-    history = await make_history(database, engine, 5)
+async def test_read_models_begin_anew_from_a_snapshot_or_from_the_files(
+    database, engine, history, tmp_path
+):
     before = await stored_view(engine)
     assert before.parked
     await archive_before(database, tmp_path / "old", 300)
@@ -271,8 +269,9 @@ async def snapshot_count(engine):
         return await connection.scalar(text("SELECT count(*) FROM snapshots"))
 
 
-async def test_a_log_that_was_lost_is_filled_from_files_and_tables(database, engine, tmp_path):
-    history = await make_history(database, engine, 6)
+async def test_a_log_that_was_lost_is_filled_from_files_and_tables(
+    database, engine, history, tmp_path
+):
     await archive_before(database, tmp_path, 300)
     async with persisting(history.log, database) as progress:  # it knows its own log
         await committed(progress, history.last)
@@ -293,8 +292,7 @@ async def test_a_log_that_was_lost_is_filled_from_files_and_tables(database, eng
     assert "another event at position 2" in str(progress.refusal)
 
 
-async def test_the_log_is_told_once_what_went(database, engine, tmp_path):
-    await make_history(database, engine, 3)
+async def test_the_log_is_told_once_what_went(database, engine, history, tmp_path):
     await archive_before(database, tmp_path, 300)
     log = MemoryLog()
     assert await tell_archived(log, engine) == 4
@@ -302,8 +300,9 @@ async def test_the_log_is_told_once_what_went(database, engine, tmp_path):
     assert [one.subject.endswith(TOPIC) for one in await read_all(log)] == [True] * 4
 
 
-async def test_limits_choose_whole_partitions_from_the_oldest_on(database, engine, tmp_path):
-    history = await make_history(database, engine, 3)
+async def test_limits_choose_whole_partitions_from_the_oldest_on(
+    database, engine, history, tmp_path
+):
     events = await queries.find_events(engine, AuditQuery())
     newest = max(one.at for one in events[:128])
 
@@ -356,8 +355,7 @@ sys.exit(archiver.main(sys.argv[3:]))
 
 
 @pytest.mark.slow
-async def test_killed_at_any_step_the_next_run_goes_on(database, engine, tmp_path):
-    history = await make_history(database, engine, 7)
+async def test_killed_at_any_step_the_next_run_goes_on(database, engine, history, tmp_path):
     events = await find(engine, AuditQuery())
     environ = {**os.environ, "TENSORCAST_POSTGRES_URL": database, "TENSORCAST_CLUSTER": CLUSTER}
     for step in STEPS:
@@ -377,8 +375,9 @@ async def test_killed_at_any_step_the_next_run_goes_on(database, engine, tmp_pat
         assert (await verify_span(connection, span)).first_bad is None
 
 
-async def test_nothing_goes_that_was_not_written_as_it_is(database, engine, tmp_path, monkeypatch):
-    await make_history(database, engine, 3)
+async def test_nothing_goes_that_was_not_written_as_it_is(
+    database, engine, history, tmp_path, monkeypatch
+):
     real = archiving.sync
 
     def lying(path):
@@ -402,9 +401,8 @@ async def test_nothing_goes_that_was_not_written_as_it_is(database, engine, tmp_
 
 
 async def test_a_file_that_went_bad_before_its_rows_went_is_written_anew(
-    database, engine, tmp_path, monkeypatch
+    database, engine, history, tmp_path, monkeypatch
 ):
-    await make_history(database, engine, 3)
 
     async def refuse(self, work):
         raise Conflict("not now")
@@ -421,9 +419,8 @@ async def test_a_file_that_went_bad_before_its_rows_went_is_written_anew(
 
 
 async def test_one_archive_at_a_time_and_readers_are_waited_for(
-    database, engine, tmp_path, monkeypatch
+    database, engine, history, tmp_path, monkeypatch
 ):
-    await make_history(database, engine, 3)
     monkeypatch.setattr(archiving, "_LOCK_TIMEOUT", "50ms")
     monkeypatch.setattr(archiving, "_PAUSE_S", 0.05)
     async with engine.connect() as reader:
@@ -438,8 +435,7 @@ async def test_one_archive_at_a_time_and_readers_are_waited_for(
     shutil.rmtree(tmp_path)
 
 
-async def test_retention_has_what_is_beyond_a_limit_archived(database, engine, tmp_path):
-    history = await make_history(database, engine, 3)
+async def test_retention_has_what_is_beyond_a_limit_archived(database, engine, history, tmp_path):
     settings = Settings(
         cluster=CLUSTER,
         nats_url="nats://nowhere",
@@ -459,8 +455,7 @@ async def test_retention_has_what_is_beyond_a_limit_archived(database, engine, t
     assert (job.name, job.phase, job.done) == ("archive", "done", await floor_of(engine))
 
 
-async def test_where_archives_are_is_told_by_the_api(database, engine, tmp_path):
-    await make_history(database, engine, 3)
+async def test_where_archives_are_is_told_by_the_api(database, engine, history, tmp_path):
     await archive_before(database, tmp_path / "old", 150)
     desk = SimpleNamespace(proofs=SimpleNamespace(engine=engine))
     found = await show_archives(desk, ArchivesQuery())
