@@ -394,11 +394,9 @@ async def test_the_history_of_an_artifact_includes_all_that_concerns_it(engine, 
 
 
 async def test_events_are_found_by_key_operation_and_node(engine, history):
-    for kind, aggregate_id in (
-        (AggregateKind.KEY, "llama@1"),
-        (AggregateKind.OPERATION, "op-3"),
-        (AggregateKind.LEASE, "lease-1"),
-    ):
+    for kind in (AggregateKind.KEY, AggregateKind.OPERATION, AggregateKind.LEASE):
+        named = (aggregate_of(one.event) for one in history)
+        aggregate_id = next(name for found, name in named if found is kind)
         found = await queries.find_events(engine, AuditQuery(), about=About(kind, aggregate_id))
         assert found
         assert [one.seq for one in found] == [
