@@ -125,6 +125,7 @@ async def test_queue_pairs_that_fail_cost_a_chunk_each_and_leave_the_rest_to_tcp
             assert nodes[1].pid is not None
             os.kill(nodes[1].pid, signal.SIGUSR2)
         done = await observer.succeeded(operation)
+        assert nodes[1].is_running(), nodes[1].log_text()
         assert set(done.transports) == {"rdma", "tcp"}
         assert sum(done.transports.values()) == done.bytes_moved == size
         assert min(done.transports.values()) > 4 * MIB

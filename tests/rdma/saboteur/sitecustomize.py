@@ -18,7 +18,8 @@ def _break(*_):
     attributes = verbs.QPAttr()
     attributes.qp_state = verbs.enums.IBV_QPS_ERR
     for one in gc.get_objects():
-        if isinstance(one, endpoint.Endpoint):
+        is_open = isinstance(one, endpoint.Endpoint) and getattr(one, "_opened", None)
+        if is_open and one._opened._exit_callbacks:  # one that is closed has no queue pair
             one._pair.modify(attributes, verbs.enums.IBV_QP_STATE)
 
 
