@@ -9,13 +9,14 @@ import ctypes
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tensorcast.client.filling import Progress
-from tensorcast.client.memory import Mapping
+from tensorcast.client.memory import Mapping as MemoryMapping
 from tensorcast.schema.errors import (
     Cancelled,
     InvalidArgument,
@@ -37,6 +38,7 @@ PathLike = str | os.PathLike[str]
 
 FILE_NAME = "model.safetensors"
 METADATA = {"format": "pt"}
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 WRITE_BYTES_MAX = 8 << 20
 _DESCRIPTORS = Path("/proc/self/fd")
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
@@ -53,15 +55,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_safetensors(
-    memory: Mapping | None,
+    memory: MemoryMapping | None,
     selected: Sequence[Selected],
     path: PathLike,
     *,
     force: bool,
     stop: threading.Event,
     progress: Progress | None = None,
+    notes: Mapping[str, str] = _NOTHING,
 ) -> str:
-    """Writes the selected tensors; returns the path of the file, or the URL of the object.
+    """Writes the selected tensors, with `notes` in the metadata of the file; returns the path of
+    the file, or the URL of the object.
 
     Raises InvalidArgument when it exists and not `force`, NotFound without the folder,
     OutOfCapacity when the disk is full, PermissionDenied, Cancelled once `stop` is set. After an
@@ -72,7 +76,7 @@ def write_safetensors(
     # The format's own writer puts wide dtypes first, which keeps all tensors aligned.
     ordered = sorted(selected, key=lambda item: (-DTYPE_BITS[item.spec.dtype], item.spec.name))
     header = write_header(
-        ((item.spec.name, item.spec.dtype, item.shape) for item in ordered), METADATA
+        ((item.spec.name, item.spec.dtype, item.shape) for item in ordered), {**METADATA, **notes}
     )
     starts = [len(header)]
     for item in ordered:
@@ -92,7 +96,7 @@ def write_safetensors(
 class _Writing:
     """What is written: each tensor with its position in a file of `total_bytes`."""
 
-    memory: Mapping | None
+    memory: MemoryMapping | None
     places: tuple[tuple[Selected, int], ...]
     header: bytes
     total_bytes: int
@@ -240,7 +244,7 @@ def _cut(data: memoryview) -> Iterator[memoryview]:
         yield data[start : start + WRITE_BYTES_MAX]
 
 
-def _gather(memory: Mapping | None, item: Selected) -> memoryview:
+def _gather(memory: MemoryMapping | None, item: Selected) -> memoryview:
     """The elements of a strided tensor in order."""
     from tensorcast.client.tensors import build_tensors
 

@@ -30,6 +30,7 @@ from tensorcast.client.headers import (
 from tensorcast.client.model_files import ModelFile
 from tensorcast.schema.chunks import ByteRange
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound
+from tensorcast.schema.origins import read_origins
 from tensorcast.schema.safetensors import FileTensor
 from tensorcast.schema.tensors import lay_out
 from tensorcast.storage.faults import told
@@ -281,6 +282,7 @@ def open_safetensors(
             confirm=lambda: check_unchanged(files),
             reads_wanted=0 if is_cached(files) else choose_reads(files),
             group_bytes=RANGE_BYTES if any(file.reader is None for file in files) else 0,
+            labels=read_origins(file.header.metadata for file in files),
         )
 
 

@@ -16,8 +16,8 @@ import errno
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -68,7 +68,8 @@ class Intake:
     `pieces` cover the blocks too (with `read` None); what lies between them is zero. `confirm`
     raises if what was read cannot be relied on; it is called after the last byte. `reads_wanted`:
     so many should be under way at once, because they wait for a disk or a store. `group_bytes`:
-    what lies between two multiples of it is read by one thread, in order (0: by any)."""
+    what lies between two multiples of it is read by one thread, in order (0: by any). `labels` are
+    those that the files give by themselves."""
 
     index: Index
     size_bytes: int
@@ -77,6 +78,7 @@ class Intake:
     confirm: Callable[[], None] = lambda: None
     reads_wanted: int = 0
     group_bytes: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_in_memory(self) -> bool:

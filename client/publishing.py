@@ -74,6 +74,7 @@ async def publish(
         return put.give(answer)
     with contextlib.ExitStack() as opened:
         intake = await client.run(lambda _: opened.enter_context(take_in(contents)))
+        marks = marks._replace(labels={**intake.labels, **labels})
         async with client.mover.connection(is_fresh=True) as connection:
             put = _Put(client, connection, intake, progress, marks, None, wait is not False)
             answer = await put.carry_out()

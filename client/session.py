@@ -46,7 +46,9 @@ from tensorcast.client.rollouts import AsyncRolloutCalls
 from tensorcast.client.signal_calls import AsyncSignalCalls
 from tensorcast.client.socket import MoverSockets
 from tensorcast.client.tickets import Tickets
+from tensorcast.client.views import format_view
 from tensorcast.schema.api import LIST_MAX, ArtifactInfo
+from tensorcast.schema.origins import note_origin
 from tensorcast.schema.socket import AskStats, Get, Granted, Stats
 from tensorcast.schema.tensors import TensorSpec
 from tensorcast.schema.views import Selected, View, resolve
@@ -272,7 +274,8 @@ class AsyncClient(
         """Writes an artifact (or a view) as safetensors; returns the path of the file.
 
         `path` is a file, or a folder (one that exists, or ends with '/') for `model.safetensors`;
-        into a folder of this machine a whole artifact brings the files that travel with it.
+        into a folder of this machine a whole artifact brings the files that travel with it. The
+        file of a view says what it was made from, and a put of it knows (`lineage`).
         The file appears whole or not at all. Raises InvalidArgument when it exists and not
         `force`, OutOfCapacity when the disk is full, and as `get`.
         """
@@ -299,9 +302,11 @@ class AsyncClient(
         folder = find_folder(path)
         if folder is not None:
             check_files(files, folder, force=force)
+        text = format_view(part)
+        notes = note_origin(grant.artifact, f"view {text}") if text else {}
         target = await self.run(
             lambda stop: write_safetensors(
-                memory, selected, path, force=force, stop=stop, progress=progress
+                memory, selected, path, force=force, stop=stop, progress=progress, notes=notes
             )
         )
         if folder is not None:

@@ -39,6 +39,16 @@ def parse_view(text: str) -> View:
     return _combine(tuple(names), tuple(slices), shard, tuple(rules))
 
 
+def format_view(view: View) -> str:
+    """The text that `parse_view` reads as this view."""
+    parts = [f"names={','.join(view.names)}"] if view.names else []
+    parts += [f"slice={name}:{s.dim}:{s.start}:{s.length}" for name, s in view.slices]
+    if view.rules:
+        parts.append(f"shard={view.rank}/{view.world}")
+        parts += [f"rule={name}:{dim}" for name, dim in view.rules]
+    return ";".join(parts)
+
+
 def _combine(
     names: tuple[str, ...],
     slices: tuple[tuple[str, Slice], ...],

@@ -136,7 +136,7 @@ def warn_of_marks(session: Session, artifact: Artifact, kind: str, labels: dict[
     kept = []
     if artifact.kind != kind:
         kept.append(f"kind {artifact.kind}")
-    if labels and artifact.labels != labels:
+    if any(artifact.labels.get(name) != value for name, value in labels.items()):
         shown = ", ".join(f"{name}={value}" for name, value in artifact.labels.items())
         kept.append(f"labels {shown or '(none)'}")
     if kept:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from tensorcast.schema.api import EventInfo
 from tensorcast.schema.api_past import MadeInfo, NamedSpan
 from tensorcast.schema.codec import decode_event
 from tensorcast.schema.events import KeyMoved, KeyRemoved, OperationIssued
 from tensorcast.schema.ids import ArtifactId, Key
+from tensorcast.schema.origins import MADE_FROM, split_sources
 from tensorcast.schema.work import Work, kind_of
-
-MADE_FROM: Final = "made-from"
-MADE_BY: Final = "made-by"
-"""Labels by which whoever puts an artifact tells what it was made from (ids or keys, commas
-between) and how."""
 
 
 def key_spans(artifact: ArtifactId, events: Iterable[EventInfo]) -> tuple[NamedSpan, ...]:
@@ -58,7 +53,7 @@ def key_spans(artifact: ArtifactId, events: Iterable[EventInfo]) -> tuple[NamedS
 
 def named_sources(labels: Mapping[str, str]) -> tuple[str, ...]:
     """The artifacts that whoever put it says it was made from: ids, or keys as they pointed."""
-    return tuple(filter(None, map(str.strip, labels.get(MADE_FROM, "").split(","))))
+    return split_sources(labels.get(MADE_FROM, ""))
 
 
 def work_of(info: EventInfo) -> Work | None:

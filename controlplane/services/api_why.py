@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from tensorcast.controlplane.core.lineage import (
-    MADE_BY,
     key_spans,
     made_by,
     named_sources,
@@ -24,6 +23,7 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.events import AggregateKind
 from tensorcast.schema.ids import ArtifactId, EngineId, EventId, Seq, Tier, replica_id
+from tensorcast.schema.origins import MADE_BY
 
 CAUSES_MAX: Final = 100
 PAGES_MAX: Final = 20

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import math
 import random
 import shutil
@@ -131,6 +132,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin none later")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    logging.getLogger("tensorcast.client").setLevel(logging.ERROR)  # all of them wait, all the time
     first = random.SystemRandom().randrange(1 << 30) if options.seed is None else options.seed
     until = time.monotonic() + 60 * options.minutes
     clean = failed = 0

@@ -28,6 +28,7 @@ from tensorcast.schema.events import ArtifactSealed, KeyMoved, KeyRemoved
 
 QUIET_S = 1.5
 SETTLE_S_MAX = 90.0
+READS_MAX = 20
 Row = tuple[int, str, bytes]
 
 
@@ -47,16 +48,11 @@ async def settle(log: JetStreamLog, database: str) -> int:
 
 
 async def check(log: JetStreamLog, database: str, record: Record, last: int) -> list[str]:
-    """Everything that is wrong, in words."""
-    stored = await read_until(log, last)
-    engine = make_engine(database, name="chaos", pooled=False)
-    try:
-        async with connecting(engine) as connection:
-            query = select(events.c.seq, events.c.subject, events.c.payload)
-            rows = [tuple(row) for row in await connection.execute(query.order_by(events.c.seq))]
-        view = await stored_view(engine)
-    finally:
-        await engine.dispose()
+    """Everything that is wrong, in words. `last` events were there before; what has come since (an
+    operation that is tried again) is judged as well."""
+    rows, view = await read_postgres(database)
+    end = await log.last_seq()
+    stored = await read_until(log, min(end, max(last, len(rows))))
     recorded = [decode(one.payload, one.seq) for one in stored]
     found = [
         *compare(stored, rows),
@@ -65,6 +61,23 @@ async def check(log: JetStreamLog, database: str, record: Record, last: int) -> 
         *explain_keys(recorded, record),
     ]
     return [*found, *tell_keys(recorded, record)] if found else []
+
+
+async def read_postgres(database: str) -> tuple[list[Row], ClusterView]:
+    """The history and the read models as of one moment: when nothing came between the two."""
+    engine = make_engine(database, name="chaos", pooled=False)
+    query = select(events.c.seq, events.c.subject, events.c.payload).order_by(events.c.seq)
+    try:
+        for _ in range(READS_MAX):
+            async with connecting(engine) as connection:
+                rows: list[Row] = [tuple(row) for row in await connection.execute(query)]
+            view = await stored_view(engine)
+            if view.at == len(rows):
+                break
+            await asyncio.sleep(QUIET_S)
+        return rows, view
+    finally:
+        await engine.dispose()
 
 
 def compare(stored: Sequence[Stored], rows: Sequence[Row]) -> Iterator[str]:

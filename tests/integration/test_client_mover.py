@@ -266,6 +266,10 @@ def test_files_in_and_out(client, tmp_path):
     found = load_file(written)
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
     assert client.put(written).id == artifact.id
+    view = tc.View.tensors(next(iter(tensors)))
+    part = client.put(client.export("file", tmp_path / "part.safetensors", view=view))
+    assert part.labels["made-from"] == artifact.id
+    assert part.labels["made-by"] == f"view names={next(iter(tensors))}"
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(tc.Corrupt, match=r"bad\.safetensors"):
         client.put(tmp_path / "bad.safetensors", key="bad")

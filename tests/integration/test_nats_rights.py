@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 
-import msgspec
 import pytest
 
+from keyed_servers import CLUSTER, Keyed, user
 from samples import artifact_id
-from servers import NatsServer
-from tensorcast.client.api import ControlPlane
-from tensorcast.client.position import Position
 from tensorcast.deploy import keys, rotation
-from tensorcast.deploy.home import Layout
-from tensorcast.deploy.nats_server import config_file, find_program, write_config
-from tensorcast.deploy.options import ClusterConfig, External, NodeConfig
-from tensorcast.deploy.spawn import Launch
 from tensorcast.log.blocks import JetStreamBlocks
 from tensorcast.log.identity import new_event_id, now
 from tensorcast.log.jetstream import JetStreamLog, connect_log
@@ -28,47 +20,7 @@ from tensorcast.schema.events import ArtifactPinned, NodeCordoned, SignalEmitted
 from tensorcast.schema.ids import NodeId, Seq
 from tensorcast.schema.signals import Topic
 
-CLUSTER = "test"
 LOG = subjects.log_name(CLUSTER)
-
-
-class Keyed(NatsServer):
-    """A server that knows a control plane, two movers, a user and a reader."""
-
-    def __init__(self, folder) -> None:
-        super().__init__(folder)
-        self.layout = Layout(folder)
-        for made in (self.layout.keys, self.layout.nats):
-            made.mkdir()
-        nodes = tuple(NodeConfig(name=name, dram_bytes=1) for name in ("n1", "n2"))
-        config = ClusterConfig(
-            cluster=CLUSTER,
-            context=CLUSTER,
-            nats=self.settings,
-            postgres=External(url="postgresql://h/d"),
-            nodes=nodes,
-            sockets=str(folder),
-        )
-        self.config = keys.add_user(
-            self.layout, keys.complete_keys(self.layout, config), "bob", is_reader=True
-        )
-        self.url = self.config.nats.address
-        write_config(self.layout, self.config.nats, cluster=CLUSTER)
-
-    def launch(self) -> Launch:
-        command = (str(find_program()), "-c", str(config_file(self.layout)))
-        return msgspec.structs.replace(super().launch(), command=command)
-
-    def access(self, identity: str) -> Access:
-        return Access(credentials=str(self.layout.key(identity)), identity=identity)
-
-    @asynccontextmanager
-    async def log(self, identity: str):
-        found = await connect_log(self.url, CLUSTER, name=identity, access=self.access(identity))
-        try:
-            yield found
-        finally:
-            await found.aclose()
 
 
 @pytest.fixture
@@ -164,15 +116,6 @@ async def test_a_user_writes_to_no_log_and_asks_in_no_other_name(server, own):
             for _ in range(len(forbidden) + 2):
                 assert "permissions violation" in str(await told.get()).lower()
         assert await log.last_seq() == 0
-
-
-@asynccontextmanager
-async def user(server: Keyed, identity: str):
-    api = ControlPlane(server.url, CLUSTER, "user:x@y", Position(), access=server.access(identity))
-    try:
-        yield api
-    finally:
-        await api.aclose()
 
 
 async def test_a_reader_that_commands_is_told_at_once(server):

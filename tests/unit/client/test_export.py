@@ -18,6 +18,7 @@ from tensorcast.client import export
 from tensorcast.client.export import write_safetensors
 from tensorcast.client.layout import take_in_tensors
 from tensorcast.client.memory import map_segment
+from tensorcast.client.publishing import take_in
 from tensorcast.schema.errors import (
     Cancelled,
     InvalidArgument,
@@ -25,6 +26,7 @@ from tensorcast.schema.errors import (
     OutOfCapacity,
     PermissionDenied,
 )
+from tensorcast.schema.origins import note_origin
 from tensorcast.schema.safetensors import header_bytes, parse_header
 from tensorcast.schema.views import Slice, View, resolve
 
@@ -40,7 +42,9 @@ TENSORS = {
 }
 
 
-def export_to(path, tensors=TENSORS, *, view=None, force=False, stop=None, progress=None) -> str:
+def export_to(
+    path, tensors=TENSORS, *, view=None, force=False, stop=None, progress=None, notes=None
+) -> str:
     intake = take_in_tensors(tensors)
     segment = os.memfd_create("test")
     os.write(segment, written(intake)[0])
@@ -53,6 +57,7 @@ def export_to(path, tensors=TENSORS, *, view=None, force=False, stop=None, progr
         force=force,
         stop=stop or threading.Event(),
         progress=progress,
+        notes=notes or {},
     )
 
 
@@ -64,6 +69,17 @@ def test_what_is_written_is_what_was_put(tmp_path):
     with safe_open(written, "pt") as file:
         assert file.metadata() == {"format": "pt"}
     assert list(tmp_path.iterdir()) == [tmp_path / "out.safetensors"]
+
+
+def test_a_part_says_what_it_was_made_from_and_whoever_puts_it_knows(tmp_path):
+    note = note_origin("a" * 40, "view names=whole")
+    written = export_to(tmp_path / "out.safetensors", view=View(names=("whole",)), notes=note)
+    with safe_open(written, "pt") as file:
+        assert file.metadata() == {"format": "pt", **note}
+    with take_in(written) as intake:
+        assert intake.labels == note
+    with take_in(export_to(tmp_path / "all.safetensors")) as intake:
+        assert intake.labels == {}
 
 
 def test_every_tensor_lies_at_a_multiple_of_its_element(tmp_path):

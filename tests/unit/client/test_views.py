@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorcast.client.views import parse_view
+from tensorcast.client.views import format_view, parse_view
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.views import Slice, View
 
@@ -27,6 +27,7 @@ from tensorcast.schema.views import Slice, View
 )
 def test_a_view_is_read(text, view):
     assert parse_view(text) == view
+    assert parse_view(format_view(view)) == view
 
 
 @pytest.mark.parametrize(
@@ -52,4 +53,10 @@ def test_a_view_is_read(text, view):
 )
 def test_what_is_no_view_is_refused(text):
     with pytest.raises(InvalidArgument):
+        parse_view(text)
+
+
+@pytest.mark.parametrize("text", ["shard=3/2", "shard=3/2;rule=a:0"])
+def test_a_shard_that_there_is_not_is_told_as_such(text):
+    with pytest.raises(InvalidArgument, match="There is no shard 3 of 2"):
         parse_view(text)
