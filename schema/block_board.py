@@ -53,7 +53,7 @@ key_print = xxhash.xxh3_128_digest
 
 def count_rows(budget_bytes: int) -> int:
     """How many rows there are for a budget, beside the first one: a power of two."""
-    wanted = max(ROWS_MIN, budget_bytes // BYTES_A_ROW)
+    wanted = max(ROWS_MIN, -(-budget_bytes // BYTES_A_ROW))
     return 1 << (wanted - 1).bit_length()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tensorcast.schema import block_board as board
 
 
 @given(st.integers(0, 1 << 40))
+@example((1 << 37) + 1)
 def test_there_is_a_row_for_each_part_of_the_budget(budget: int):
     rows = board.count_rows(budget)
     assert rows & (rows - 1) == 0
