@@ -33,9 +33,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Json = object
 UPDATE_S = 600.0
+MEND_S = 30.0
+"""So long an engine may take to end an update or to go on: one that is dying may never answer."""
 ENGINES_AT_ONCE = 32
 SEPARATOR = "@"
 READY, UP = "ready", "up"
+Request = tuple[str, Json]
+"""The path of an address of the server, and what is posted there."""
+START: Request = ("/start_weight_update", {})
+CANCEL: Request = ("/update_weights", {"update_info": {"cancel": True}})
+END: Request = ("/finish_weight_update", {})
 
 
 class Pause(StrEnum):
@@ -85,7 +92,7 @@ class EngineServer:
 
     def resume(self) -> None:
         """It takes up what has waited."""
-        self._post("/resume")
+        self._post("/resume", timeout_s=MEND_S)
 
     def is_paused(self) -> bool:
         """Whether it begins no new work."""
@@ -106,7 +113,7 @@ class EngineServer:
 
     def start(self) -> None:
         """Begins an update. None may be open: see `mend`."""
-        self._post("/start_weight_update", {})
+        self._post(*START)
 
     def update(self, version: str, artifact: str, *, check: bool = True) -> None:
         """It brings the new weights and checks them, and serves the old ones."""
@@ -117,18 +124,12 @@ class EngineServer:
     def mend(self, session: Session) -> None:
         """Ends an update that was left or has failed; the old weights stay. What it asks for is
         answered by errors: vLLM has no other way out."""
-        steps = [self._cancel, self._end] if session is not Session.OVER else []
+        steps = [CANCEL, END] if session is not Session.OVER else []
         if session is Session.OPEN_ON_LAST:
-            steps.insert(0, self.start)
-        for step in steps:
+            steps.insert(0, START)
+        for path, body in steps:
             with contextlib.suppress(EngineRefused):
-                step()
-
-    def _cancel(self) -> None:
-        self._post("/update_weights", {"update_info": {"cancel": True}})
-
-    def _end(self) -> None:
-        self._post("/finish_weight_update", {})
+                self._post(path, body, timeout_s=MEND_S)
 
     def finish(self, version: str) -> None:
         """The new weights serve from now on, or (when it raises) the old ones."""
@@ -141,11 +142,18 @@ class EngineServer:
             raise Corrupt(f"{self.url} does not say which weights it serves.")
         return str(answer["weight_version"])
 
-    def _post(self, path: str, body: Json = None) -> Json:
-        return self._ask(path, body, "POST")
+    def _post(self, path: str, body: Json = None, *, timeout_s: float | None = None) -> Json:
+        return self._ask(path, body, "POST", timeout_s)
 
-    def _ask(self, path: str, body: Json = None, method: str = "GET") -> Json:
-        return parse(ask(f"{self.url}{path}", body, method=method, timeout_s=self._timeout_s))
+    def _ask(
+        self,
+        path: str,
+        body: Json = None,
+        method: str = "GET",
+        timeout_s: float | None = None,
+    ) -> Json:
+        limit_s = min(self._timeout_s, timeout_s or self._timeout_s)
+        return parse(ask(f"{self.url}{path}", body, method=method, timeout_s=limit_s))
 
 
 # ---- several engines ---------------------------------------------------------------------------
@@ -271,9 +279,11 @@ def switch(server: EngineServer, version: str, mode: Pause) -> Updated:
         if mode is Pause.KEEP:
             server.reset_prefix_cache()
     except BaseException as error:
-        with contextlib.suppress(TensorCastError):  # what went wrong before is what counts
+        # What went wrong before is what counts.
+        with contextlib.suppress(TensorCastError):
             if isinstance(error, EngineRefused):  # else nobody knows how it stands
                 server.mend(session)
+        with contextlib.suppress(TensorCastError):
             server.resume()
         raise
     server.resume()

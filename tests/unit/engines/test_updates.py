@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 
+from tensorcast.engines.vllm import updates
 from tensorcast.engines.vllm.updates import (
     EngineServer,
     Pause,
@@ -243,3 +245,14 @@ def test_answers_that_make_no_sense(fakes):
     fakes[0].version = None
     with pytest.raises(Corrupt, match="does not say"):
         EngineServer(fakes[0].url).version()
+
+
+def test_an_engine_that_dies_while_it_is_mended_is_not_waited_for_long(monkeypatch):
+    """It accepts what it never answers."""
+    monkeypatch.setattr(updates, "MEND_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as dying:
+        server = EngineServer(f"http://127.0.0.1:{dying.getsockname()[1]}")
+        with pytest.raises(Unavailable, match="does not answer"):
+            server.mend(Session.OPEN)
+        with pytest.raises(Unavailable, match="does not answer"):
+            server.resume()
