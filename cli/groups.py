@@ -55,7 +55,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "audit": Entry("audit", "The log of everything that happened.", is_noun=True),
     "replay": Entry("replay", "Show the state as it was at an earlier moment."),
     "diff": Entry("diff", "Show what was added, removed and changed between two moments."),
-    "store": Entry("store", "The database: what follows from the log, made anew.", is_noun=True),
+    "store": Entry(
+        "store", "The database: made anew from the log, relieved of old events.", is_noun=True
+    ),
     "backup": Entry(
         "backup", "Copy the history of the cluster of this machine into a folder, while it runs."
     ),

@@ -71,7 +71,7 @@ def decide_reactions(
             answer = tuple(policy.react(view, recorded))
             limits = catalog.limits(policy.name)
             end = guard.judge(policy.name, limits, answer, recorded) if guard else None
-        except Exception as error:  # a policy is anybody's code
+        except (Exception, SystemExit) as error:  # a policy is anybody's code
             end, answer = stop(policy.name, RAISED, _describe(error)), ()
         if end is not None:
             spared = end.reason == RAISED and catalog.is_essential(policy.name)
@@ -84,7 +84,7 @@ def decide_reactions(
     return tuple(decisions)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """What was raised, and where."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:

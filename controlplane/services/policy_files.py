@@ -36,7 +36,7 @@ def _installed() -> Iterator[Kind]:
     for entry in entry_points(group=GROUP):
         try:
             found = entry.load()
-        except Exception as error:  # anybody's code
+        except (Exception, SystemExit) as error:  # anybody's code
             raise InvalidArgument(
                 f"The policy {entry.name} of {entry.value} cannot be loaded: {error!r}."
             ) from error
@@ -76,6 +76,6 @@ def _run(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # anybody's code
         raise InvalidArgument(f"{path} cannot be loaded: {error!r}.") from error
     return module

@@ -18,7 +18,7 @@ from s3 import s3_server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
-WITH_ENGINES = ("vllm_kv.py", "vllm_prefill_decode.py")
+WITH_ENGINES = ("vllm_kv.py", "vllm_plan.py", "vllm_prefill_decode.py")
 """Those that start engines, which `scripts/test engines` has."""
 EXAMPLES = sorted({path.name for path in (ROOT / "examples").glob("*.py")} - set(WITH_ENGINES))
 ONCE = ("10_weights.py",)

@@ -7,7 +7,7 @@ the artifact that a key pointed to when it began.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -70,6 +70,8 @@ from tensorcast.schema.plans import (
 from tensorcast.schema.signals import encode_data, parse_pattern, parse_topic
 
 Values = dict[str, object]
+LOST_LATE_S: Final = 2.0
+"""An engine that has been silent for its whole time is on record as lost soon after."""
 
 
 def begin(
@@ -344,7 +346,10 @@ def _awaited(
             engines: object = () if values["engines"] == ALL else values["engines"]
             values["engines"] = [EngineId(str(engine)) for engine in _listed(engines)]
         case SoakStep():
-            values["engines"] = [EngineId(str(engine)) for engine in _listed(values["engines"])]
+            engines = [EngineId(str(engine)) for engine in _listed(values["engines"])]
+            values["engines"] = engines
+            if found := [view.engines[name].ttl_s for name in engines if name in view.engines]:
+                values["settle_s"] = max(found) + LOST_LATE_S
             if values["topic"]:
                 parse_pattern(str(values["topic"]))
         case WaitTime() | Barrier():

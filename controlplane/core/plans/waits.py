@@ -211,11 +211,11 @@ def look(
 
 
 def due_time(step: WaitTime | SoakStep, state: StepState) -> datetime:
-    """When a wait for a time is over."""
+    """When a wait for a time is over; `settle_s` later for engines that are watched."""
     if isinstance(step, WaitTime) and step.until is not None:
         return step.until
-    for_s = state.inputs.get("for_s")
-    return state.started_at + timedelta(seconds=for_s if isinstance(for_s, int | float) else 0.0)
+    times = (state.inputs.get("for_s"), state.inputs.get("settle_s"))
+    return state.started_at + timedelta(seconds=sum(s for s in times if isinstance(s, int | float)))
 
 
 def _key(view: ClusterView, step: WaitKey, state: StepState) -> Done | None:

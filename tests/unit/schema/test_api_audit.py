@@ -20,6 +20,7 @@ def test_the_verdict_has_its_public_shape():
         "head": "ab",
         "first_bad": None,
         "anchors": 0,
+        "strange_key": None,
     }
     bad = VerifyInfo(ok=False, events=3, head="", first_bad=BadEvent(seq=Seq(4), reason="missing"))
     assert msgspec.to_builtins(bad)["first_bad"] == {"seq": 4, "reason": "missing"}

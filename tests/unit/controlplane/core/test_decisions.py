@@ -74,6 +74,21 @@ class _Other:
         return issue(self.name, recorded.id, ((NodeId("n2"), Materialize(artifact=artifact)),))
 
 
+class _Ending:
+    name = "ending"
+
+    def react(self, view, recorded):
+        raise SystemExit(3)
+
+
+def test_a_policy_that_would_end_the_process_is_stopped():
+    world = two_nodes()
+    world.artifact("a", "n1")
+    (decision,) = decide_reactions(world.view, world.last, (_Ending(),))
+    assert decision.ends
+    assert "SystemExit: 3" in decision.fault
+
+
 def test_an_issue_is_right_while_nothing_has_changed():
     world = two_nodes()
     a = world.artifact("a", "n1")

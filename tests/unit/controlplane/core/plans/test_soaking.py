@@ -1,8 +1,11 @@
+from datetime import timedelta
+
 import pytest
 
 from rollout_worlds import NEW, OLD, RolloutWorld
 from tensorcast.controlplane.core.plans.outcomes import Broken, Done
 from tensorcast.controlplane.core.plans.soaking import look_at_soak
+from tensorcast.controlplane.core.plans.waits import due_time
 from tensorcast.schema.aggregates.plan import PlanStatus
 from tensorcast.schema.commands import EmitSignal
 from tensorcast.schema.ids import EngineId
@@ -88,6 +91,14 @@ def test_engines_must_stay_and_serve_it():
     assert "Engine e1 is lost." in world.run(plan).fault.detail
     world, plan = begun(engines=("nobody",))
     assert "There is no engine nobody." in world.run(plan).fault.detail
+
+
+def test_who_dies_just_before_its_end_is_noticed():
+    """An engine is lost only after a silence: a soak waits for that, too."""
+    world, plan = begun(engines=("e1",))
+    step, state = world.view.plans[plan].spec.steps[0], world.step(plan, "s")
+    ttl_s = world.view.engines[EngineId("e1")].ttl_s
+    assert due_time(step, state) > state.started_at + timedelta(seconds=step.for_s + ttl_s)
 
 
 def test_an_engine_of_a_new_life_has_not_said_what_it_serves():
