@@ -21,11 +21,13 @@ from tensorcast.movers.tiers.disk import DiskTier
 from tensorcast.movers.transports.base import Lending, MemoryKind
 from tensorcast.movers.transports.tcp import wire
 from tensorcast.movers.transports.tcp.client import TcpTransport
+from tensorcast.movers.transports.tcp.dialing import ClientLimits
 from tensorcast.movers.transports.tcp.server import ServerLimits, TcpServer
 from tensorcast.movers.transports.tcp.sockets import parse_address
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import PermissionDenied, Unavailable
 
+MIB = 1 << 20
 QUICK = ServerLimits(connections_max=4, request_s=0.3, stall_s=0.3, idle_s=0.5, hold_s=0.1)
 
 
@@ -69,6 +71,10 @@ def dial(server):
         yield connect
 
 
+def range_of(chunks):
+    return [chunk for first, stop in chunks.ranges for chunk in range(first, stop)]
+
+
 def greet(connected):
     size = wire.parse_opening_head(read(connected, wire.OPENING.size))
     return wire.parse_welcome(read(connected, size))
@@ -97,6 +103,34 @@ async def assert_serves(server, content, manifest):
     assert await collect(channel, 1) == [Completed(pull=pull)]
     assert memory == content
     await transport.aclose()
+
+
+async def test_unchecked_chunks_come_several_at_a_time():
+    """Also the short last one, and each is told of exactly once."""
+    size = 40 * MIB + 12_345
+    content = bytes(make_content(plain_index(size), size))
+    manifest = manifest_of(plain_index(size), content)
+    shelf = Shelf()
+    shelf.put(ARTIFACT, manifest, content)
+    server = TcpServer("127.0.0.1:0", shelf, "c1", PEER)
+    transport = TcpTransport("c1", "n2", ClientLimits(streams=1, verify=False))
+    memory, told = bytearray(size), []
+    region = transport.register(
+        memoryview(memory), share=lambda chunks: told.extend(range_of(chunks))
+    )
+    channel = await transport.connect(PEER, server.address)
+    pull = make_pull(manifest, 0, manifest.chunks_total)
+    for _ in range(2):  # the second time it knows how fast they come
+        told.clear()
+        channel.post([pull], region)
+        ends = [end for end in await collect(channel, 1) if isinstance(end, Completed)]
+        assert [end.pull for end in ends] == [pull]
+        assert sorted(told) == list(range(41))
+        assert memory == content
+        memory[:] = bytes(size)
+    await transport.aclose()
+    server.close()
+    shelf.close()
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,10 @@ class Asked:
         end = min(whole.size, (stop - self.pull.first) * step)
         return ByteRange(whole.offset + start, end - start)
 
-    def targets_by_chunk(self, size_bytes: int) -> Iterator[memoryview]:
-        """Where the chunks in the next so many bytes belong, each by itself."""
-        space, step = self.targets(size_bytes), self.pull.chunk_bytes
-        return (space[at : at + step] for at in range(0, size_bytes, step))
+    def targets_by(self, size_bytes: int, step_bytes: int) -> Iterator[memoryview]:
+        """Where the next so many bytes belong, so many at a time."""
+        space = self.targets(size_bytes)
+        return (space[at : at + step_bytes] for at in range(0, size_bytes, step_bytes))
 
     def targets(self, size_bytes: int) -> memoryview:
         """Where the next so many bytes belong."""

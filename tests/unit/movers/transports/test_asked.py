@@ -34,11 +34,11 @@ def asked():
 def test_chunks_have_their_places(asked):
     assert asked.left == ByteRange(40, 25)
     assert bytes(asked.targets(25)) == bytes(range(100, 125))
-    first = [bytes(target) for target in asked.targets_by_chunk(20)]
+    first = [bytes(target) for target in asked.targets_by(20, 10)]
     assert first == [bytes(range(100, 110)), bytes(range(110, 120))]
     for digest in GOOD[:2]:
         asked.settle_chunk(digest)
-    assert [bytes(target) for target in asked.targets_by_chunk(5)] == [bytes(range(120, 125))]
+    assert [bytes(target) for target in asked.targets_by(5, 10)] == [bytes(range(120, 125))]
     asked.settle_chunk(GOOD[2])
     assert asked.left.size == 0
     asked.take_progress()
