@@ -26,6 +26,7 @@ from tensorcast.controlplane.services.api import run_api
 from tensorcast.controlplane.services.api_audit import Proofs
 from tensorcast.controlplane.services.api_desk import Desk
 from tensorcast.controlplane.services.api_postgres import PostgresBlocks, PostgresHistory
+from tensorcast.controlplane.services.beginning import find_beginning
 from tensorcast.controlplane.services.block_persister import run_block_persister
 from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.services.departures import run_departures
@@ -36,6 +37,7 @@ from tensorcast.controlplane.services.plans import run_plans
 from tensorcast.controlplane.services.policy_files import load_catalog
 from tensorcast.controlplane.services.progress import Progress
 from tensorcast.controlplane.services.retention import run_retention
+from tensorcast.controlplane.services.scheduler import READER as SCHEDULER
 from tensorcast.controlplane.services.scheduler import run_scheduler
 from tensorcast.controlplane.services.signer import HeadFile, run_signer
 from tensorcast.controlplane.services.snapshots import run_snapshots
@@ -52,6 +54,7 @@ from tensorcast.log.heads import JetStreamHeads
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.tail import Tail
 from tensorcast.log.writer import Writer
+from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
@@ -60,10 +63,11 @@ from tensorcast.schema.errors import (
     find_leaves,
 )
 from tensorcast.schema.heads import public_key_of
+from tensorcast.schema.ids import Seq
 
 START_S_MAX = 60.0
 CONNECT_S_MAX = 3.0
-CATCH_UP_S_MAX = 300.0
+CATCH_UP_S_MAX = 60.0
 PAUSE_S = 0.2
 USAGE = 2
 GARBAGE_THRESHOLDS = (50_000, 20, 100)
@@ -134,21 +138,45 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
             await migrate(settings.postgres_url, timeout_s=START_S_MAX)
             await _refuse_another_log(settings, log, supervisor)
         tail, folding = Tail(log), Folding()
-        desk = _make_desk(settings, log, Follower(tail, folding=folding), owned)
+        beginning = await _find_beginning(settings, log, supervisor)
+        follower = Follower(tail, view=beginning, folding=folding)
+        desk = _make_desk(settings, log, follower, owned)
         await desk.gate.load()
         listening = asyncio.Event()
         tasks = await owned.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(tail.run())
         tasks.create_task(desk.follower.run())
         tasks.create_task(desk.writer.run())
-        await desk.follower.wait_for(await log.last_seq(), CATCH_UP_S_MAX)
-        for service in _services(settings, log, tail, folding, desk, listening):
+        await _catch_up(follower, await log.last_seq(), supervisor)
+        for service in _services(settings, log, tail, folding, beginning, desk, listening):
             tasks.create_task(service)
         if "api" in settings.services:
             await listening.wait()
         names = ", ".join(name for name in SERVICES if name in settings.services)
         _logger.info("serving cluster %s: %s", settings.cluster, names)
         supervisor.tell(state="READY=1", status=f"serving {names}")
+
+
+async def _find_beginning(
+    settings: Settings, log: JetStreamLog, supervisor: Supervisor
+) -> ClusterView:
+    """What the log is followed from: all services of this process begin there."""
+    supervisor.tell(status="reading where to begin")
+    reacted = None
+    if "scheduler" in settings.services:
+        reacted = await JetStreamCursors(log).load(SCHEDULER)
+    view = await find_beginning(log, settings.postgres_url, reacted=reacted)
+    _logger.info("following the log from event %d on", view.at + 1)
+    return view
+
+
+async def _catch_up(follower: Follower, last: Seq, supervisor: Supervisor) -> None:
+    """Raises Timeout when the log does not come."""
+
+    def tell(seen: Seq) -> None:
+        supervisor.tell(status=f"reading the log: event {seen} of {last}")
+
+    await follower.catch_up(last, CATCH_UP_S_MAX, tell)
 
 
 async def _refuse_another_log(
@@ -210,6 +238,7 @@ def _services(
     log: JetStreamLog,
     tail: Tail,
     folding: Folding,
+    beginning: ClusterView,
     desk: Desk,
     listening: asyncio.Event,
 ) -> Iterator[Coroutine[object, object, None]]:
@@ -245,6 +274,7 @@ def _services(
             follower=follower,
             catalog=desk.catalog,
             folding=folding,
+            beginning=beginning,
         )
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from types import TracebackType
 
 from tensorcast.log.folding import Folding
@@ -17,6 +18,7 @@ from tensorcast.schema.ids import Seq
 
 SUBSCRIPTION_EVENTS_MAX = 65_536
 """Most events that wait for one slow subscriber."""
+TELL_S = 2.0
 
 Sighting = tuple[ClusterView, Recorded]
 _logger = logging.getLogger(__name__)
@@ -122,6 +124,24 @@ class Follower:
                 f"Event {seq} was not seen in {timeout_s:g} s; the last one is {self.view.at}.",
                 hint="Is the NATS server well? `tcctl status` says.",
             ) from None
+
+    async def catch_up(
+        self, seq: Seq, silence_s: float, tell: Callable[[Seq], None] = lambda _: None
+    ) -> ClusterView:
+        """The view once it includes event `seq`, however long the way there is; `tell` hears every
+        few seconds how far it is. Raises Timeout when no event came for `silence_s` seconds."""
+        clock = asyncio.get_running_loop().time
+        seen, seen_s = self.view.at, clock()
+        while self.view.at < seq:
+            left_s = seen_s + silence_s - clock()
+            with suppress(Timeout):
+                return await self.wait_for(seq, min(left_s, TELL_S))
+            tell(self.view.at)
+            if self.view.at > seen:
+                seen, seen_s = self.view.at, clock()
+            elif clock() - seen_s >= silence_s:
+                return await self.wait_for(seq, 0)
+        return self.view
 
     async def wait_until(
         self, predicate: Callable[[ClusterView], bool], timeout_s: float

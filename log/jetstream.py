@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -26,12 +27,13 @@ from tensorcast.log.port import Stored
 from tensorcast.log.publish import publish
 from tensorcast.log.restore import put_back
 from tensorcast.schema.access import Access
-from tensorcast.schema.codec import EVENT_BYTES_MAX
+from tensorcast.schema.codec import EVENT_BYTES_MAX, decode
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Conflict, Corrupt, Unavailable
-from tensorcast.schema.ids import Seq, parse_cluster
+from tensorcast.schema.events import AggregateKind, OperationIssued, OperationRetried
+from tensorcast.schema.ids import EventId, OperationId, Seq, parse_cluster
 from tensorcast.schema.signals import Pattern
-from tensorcast.schema.subjects import log_name, signal_subjects
+from tensorcast.schema.subjects import log_name, log_subject, signal_subjects
 
 __all__ = ["CONNECT_S_MAX", "JetStreamCursors", "JetStreamLog", "await_log", "connect_log"]
 
@@ -151,6 +153,22 @@ class JetStreamLog:
         """The first signal after a position on a topic of the pattern. Raises Unavailable."""
         request = {"next_by_subj": signal_subjects(self.cluster, pattern), "seq": after + 1}
         return await read_message(self._connection, self._name, request)
+
+    async def find_issue(self, operation: OperationId, until: Seq) -> EventId | None:
+        """The last event up to `until` by which an operation was issued or is to be tried again;
+        None when the log has none. Raises Unavailable."""
+        subject = log_subject(self.cluster, AggregateKind.OPERATION, operation)
+        found, after = None, 0
+        while True:
+            request: dict[str, object] = {"next_by_subj": subject, "seq": after + 1}
+            stored = await read_message(self._connection, self._name, request)
+            if stored is None or stored.seq > until:
+                return found
+            with suppress(Corrupt):
+                recorded = decode(stored.payload, stored.seq)
+                if isinstance(recorded.event, OperationIssued | OperationRetried):
+                    found = recorded.id
+            after = stored.seq
 
     async def append_raw(self, first: Seq, events: Sequence[tuple[str, bytes]]) -> Seq:
         """Appends events as they are (subject and bytes, at most `APPEND_EVENTS_MAX`), the first

@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from tensorcast.log.follower import Follower, Subscription
+from tensorcast.log.jetstream import JetStreamLog
 from tensorcast.movers.core.absence import remember_damage
 from tensorcast.movers.core.holdings import operations_for
 from tensorcast.movers.disk_pulls import DiskPulls
@@ -98,6 +99,14 @@ class Agent:
                 _logger.warning("%s", error)
                 self._subscription = self._follower.subscribe()
                 self._launch_all()
+
+    async def recall(self, log: JetStreamLog) -> None:
+        """Finds why the open operations of this node are to be run, which a life that does not
+        read the log from its first event has not seen. Raises Unavailable."""
+        for operation in operations_for(self._follower.view, self._life.node):
+            cause = await log.find_issue(operation.id, operation.version)
+            if cause is not None:
+                self._causes.setdefault(operation.id, cause)
 
     async def watched(self, seq: Seq) -> None:
         """Returns when the watcher has seen event `seq`."""

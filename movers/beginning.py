@@ -1,9 +1,10 @@
 """How a life of a mover begins: from the log, or without it.
 
-With the log: it is read to its end, what the last life owed it is paid, and the node joins. While
-NATS is away, by what is remembered of the log (`recollection.py`): the node serves its readers and
-its peers what it has, and what it would tell waits in the journal, its joining first. When the log
-is back, it hears all that, and what could not be decided without it is decided then.
+With the log: it is read to its end, from what is remembered of it (`recollection.py`) on, what the
+last life owed it is paid, and the node joins. While NATS is away, by what is remembered alone: the
+node serves its readers and its peers what it has, and what it would tell waits in the journal, its
+joining first. When the log is back, it hears all that, and what could not be decided without it is
+decided then.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from tensorcast.movers.transports.tcp.server import TcpServer
 from tensorcast.schema.aggregates.node import NodeStatus
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.ids import Seq
 
-CATCH_UP_S_MAX: Final = 600.0
+CATCH_UP_S_MAX: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +67,9 @@ class Beginning:
         membership: Membership,
         recovery: Recovery,
         disk_pulls: DiskPulls,
+        tell: Callable[[str], None],
     ) -> None:
+        self._tell = tell
         self._log = log
         self._writer = writer
         self._life = life
@@ -81,6 +85,7 @@ class Beginning:
     async def remember(self, kept: Mapping[str, int]) -> None:
         """Catches up with the log, pays what the last life owed it, and joins. `kept` are the
         descriptors of that life."""
+        await self._agent.recall(self._log)
         await self._catch_up()
         if self._journal.pending:
             await self._journal.settled()
@@ -142,5 +147,9 @@ class Beginning:
 
     async def _catch_up(self) -> None:
         last = await self._log.last_seq()
-        await self._follower.wait_for(last, CATCH_UP_S_MAX)
+
+        def tell(seen: Seq) -> None:
+            self._tell(f"reading the log: event {seen} of {last}")
+
+        await self._follower.catch_up(last, CATCH_UP_S_MAX, tell)
         await self._agent.watched(last)

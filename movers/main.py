@@ -25,7 +25,7 @@ from tensorcast.movers.budget import check_budgets
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.mover import VIEW_FILE, Mover
 from tensorcast.movers.notify import Notifier, adopt_descriptors
-from tensorcast.movers.recollection import recall
+from tensorcast.movers.recollection import find_in, recall
 from tensorcast.movers.settings import Settings, read_settings
 from tensorcast.movers.threads import in_thread
 from tensorcast.schema.errors import (
@@ -108,11 +108,12 @@ async def _run(settings: Settings, kept: dict[str, int], notifier: Notifier) -> 
         log = await _connect(settings, notifier.status, stopping, may_wait=remembered is None)
         if log is None:
             return 0
+        begun = None
         try:
             if not log.is_away:
                 await check_log(log, journal)
-                remembered = None
-            with Mover(settings, log, journal, notifier, remembered) as mover:
+                begun, remembered = await find_in(log, remembered), None
+            with Mover(settings, log, journal, notifier, remembered, begun) as mover:
                 await mover.live(kept, stopping)
         finally:
             await log.aclose()

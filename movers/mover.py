@@ -80,7 +80,8 @@ _logger = logging.getLogger(__name__)
 
 class Mover:
     """Owns everything that it makes; the log and the journal are the caller's. Use it once, as a
-    context. A log that is away is waited for by what is `remembered` of it."""
+    context. A log that is away is waited for by what is `remembered` of it; one that is there is
+    followed from what had `begun` in an earlier life."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Mover:
         journal: Journal,
         notifier: Notifier,
         remembered: Remembered | None = None,
+        begun: Remembered | None = None,
     ) -> None:
         self._settings = settings
         self._remembered = remembered
@@ -96,9 +98,11 @@ class Mover:
         self._journal = journal
         self._notifier = notifier
         self._life = Life(settings.node)
-        self._follower = Follower(log, view=remembered.view if remembered else None)
+        known = remembered or begun
+        journal.note_shown(known.shown if known else ())
+        self._follower = Follower(log, view=known.view if known else None)
         self._recollection = Recollection(
-            settings.data_dir / VIEW_FILE, settings.cluster, self._follower, journal
+            settings.data_dir / VIEW_FILE, settings.cluster, self._follower, journal, known
         )
         self._writer = Writer(log, retry_s=WRITE_S_MAX)
         self._seal = Seal(self._life, journal.life if remembered else None)
@@ -324,6 +328,7 @@ class Mover:
             self._membership,
             self._recovery,
             self._disk_pulls,
+            self._notifier.status,
         )
         self._upkeep = Upkeep(
             self._log,
@@ -372,7 +377,6 @@ class Mover:
                 await self._beginning.remember(kept)
                 self._begin(tasks)
             else:
-                self._journal.note_shown(self._remembered.shown)
                 await self._beginning.remember_alone(kept)
                 self._run(tasks, self._come_back(tasks, self._remembered.created))
             self._run(tasks, self._upkeep.run())

@@ -1,8 +1,9 @@
 """What a mover remembers of the log: the states of its view, in a file beside its journal.
 
-A mover that finds the log at its start folds it anew and needs none of this. One that does not
-serves what it has by what it remembers, and goes on from there when the log is back. What is
-remembered is a view that once was; it is a few seconds old when the mover is killed.
+A mover begins by it, so its start takes no longer when the log is long: it follows the log from
+there, if that is the very log (`find_in`). Without the log it serves what it has by what it
+remembers, and goes on from there when the log is back. What is remembered is a view that once was;
+it is a few seconds old when the mover is killed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Final
 import msgspec
 
 from tensorcast.log.follower import Follower
+from tensorcast.log.restore import RestorableLog
 from tensorcast.movers.journal import Journal
 from tensorcast.schema.cluster import ClusterView, State, assemble
+from tensorcast.schema.codec import decode
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import Corrupt, Unavailable
 from tensorcast.schema.events import UnknownEvent, aggregate_of
 from tensorcast.schema.folds import MAPS, STATES, fold_name
 from tensorcast.schema.ids import EventId, Seq
@@ -41,21 +44,41 @@ _logger = logging.getLogger(__name__)
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """Which log was remembered (`created` tells two of one name apart), how far, by which fold.
-    `shown` are events up to there that are reports of this node which its journal still has."""
+    `shown` are events up to there that are reports of this node which its journal still has;
+    `event` is the one at `seq`."""
 
     cluster: str
     created: str
     fold: str
     seq: Seq
     shown: tuple[EventId, ...] = ()
+    event: EventId | None = None
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """A view of the log that was `created` then; it shows these events of the journal's."""
+    """A view of the log that was `created` then, after `event`; it shows these events of the
+    journal's."""
 
     created: str
     view: ClusterView
     shown: tuple[EventId, ...] = ()
+    event: EventId | None = None
+
+
+async def find_in(log: RestorableLog, remembered: Remembered | None) -> Remembered | None:
+    """What is remembered, if a life may follow this log from there; None when it is to be folded
+    anew: it is another log, or has another event there, or something stands still, which this
+    release may be able to take. Raises Unavailable."""
+    if remembered is None or remembered.created != log.created or remembered.view.parked:
+        return None
+    stored = await log.read_one(remembered.view.at)
+    if stored is None or remembered.event is None:
+        return None
+    try:
+        is_same = decode(stored.payload, stored.seq).id == remembered.event
+    except Corrupt:
+        return None
+    return remembered if is_same else None
 
 
 def recall(path: Path, cluster: str) -> Remembered | None:
@@ -78,7 +101,7 @@ def recall(path: Path, cluster: str) -> Remembered | None:
         _logger.warning("what was remembered of the log cannot be read: %s", error)
         return None
     view = assemble(states, at=about.seq)
-    return Remembered(about.created, view, about.shown)
+    return Remembered(about.created, view, about.shown, about.event)
 
 
 def _read_about(db: sqlite3.Connection) -> About | None:
@@ -113,7 +136,15 @@ class Recollection:
     """Keeps the file as new as the last `keep`. Owns it; belongs to one event loop. A disk that
     takes nothing leaves the file as old as it is."""
 
-    def __init__(self, path: Path, cluster: str, follower: Follower, journal: Journal) -> None:
+    def __init__(
+        self,
+        path: Path,
+        cluster: str,
+        follower: Follower,
+        journal: Journal,
+        begun: Remembered | None = None,
+    ) -> None:
+        """`begun` is what the file has, if the follower goes on from there."""
         self._cluster = cluster
         self._journal = journal
         self._shown: set[EventId] = set()
@@ -124,8 +155,9 @@ class Recollection:
         self._news = follower.subscribe()
         self._view = follower.view
         self._changed: dict[tuple[str, str], None] = {}
-        self._kept = Seq(0)
-        self._is_whole = True
+        self._last = begun.event if begun else None
+        self._kept = begun.view.at if begun else Seq(0)
+        self._is_whole = begun is None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recollection")
 
     @property
@@ -142,10 +174,10 @@ class Recollection:
             except Unavailable:  # it fell behind: then all is written
                 self._is_whole = self._is_blind = True
                 self._news = self._follower.subscribe()
-                self._view = self._news.view
+                self._view, self._last = self._news.view, None
 
     def _note(self, view: ClusterView, recorded: Recorded) -> None:
-        self._view = view
+        self._view, self._last = view, recorded.id
         if self._journal.is_awaited(recorded.id):
             self._shown.add(recorded.id)
         if not self._is_whole and not isinstance(recorded.event, UnknownEvent):
@@ -168,6 +200,7 @@ class Recollection:
             fold=fold_name(),
             seq=view.at,
             shown=tuple(self._shown),
+            event=self._last,
         )
         rows = await _encode(_all(view) if is_whole else _some(view, changed))
         try:

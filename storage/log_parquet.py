@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
 
@@ -19,6 +20,9 @@ from tensorcast.schema.api_audit import RawEvent
 from tensorcast.schema.errors import Corrupt, InvalidArgument
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.log_copies import Heading, check_heading
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch
 
 HEADING: Final = b"tensorcast_log"
 HEADS: Final = b"tensorcast_heads"
@@ -148,6 +152,27 @@ class ParquetWriter:
         self._writer.close()
 
 
+def cells(column: Array) -> list[bytes]:
+    """The cells of a column of text or bytes in which none is missing: much faster than one by
+    one."""
+    _, offsets, data = column.buffers()
+    if not len(column) or offsets is None or data is None:
+        return [b""] * len(column)
+    ends = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1]
+    plain = memoryview(data)[ends[0] : ends[-1]].tobytes()
+    first = ends[0]
+    return [plain[start - first : end - first] for start, end in pairwise(ends)]
+
+
+def numbers(column: Array, size: Literal["i", "q"]) -> list[int]:
+    """The cells of a column of integers of 4 (`i`) or 8 bytes (`q`) in which none is missing."""
+    _, data = column.buffers()
+    if data is None:
+        return []
+    found = memoryview(data).cast(size)[column.offset : column.offset + len(column)]
+    return found.tolist()
+
+
 class ParquetReader:
     """Reads a file while the block lasts."""
 
@@ -182,9 +207,25 @@ class ParquetReader:
             raise Corrupt(f"The columns of event {event.seq} do not say what its bytes say.")
         return event
 
+    def agrees(self, batch: RecordBatch, payloads: Sequence[bytes]) -> bool:
+        """Whether the columns of `SHOWN` say what the bytes of their events say, of a whole batch.
+        False: look at each."""
+        shown = [show(payload) for payload in payloads]
+        for name in SHOWN:
+            column = batch.column(name)
+            said = self._pyarrow.array([getattr(one, name) for one in shown], column.type)
+            if not said.equals(column):
+                return False
+        return True
+
     def rows(self, columns: Sequence[str], *, after: Seq | None = None) -> Iterator[dict[str, Any]]:
         """These columns of all rows, or of those after event `after`. Raises Corrupt for a file
         that cannot be read, or lacks one."""
+        for batch in self.batches(columns, after=after):
+            yield from batch.to_pylist()
+
+    def batches(self, columns: Sequence[str], *, after: Seq | None = None) -> Iterator[RecordBatch]:
+        """As `rows`, in batches of columns."""
         for name in columns:
             if name not in self._file.schema_arrow.names:
                 raise Corrupt(f"{self._name} has no column {name!r}.")
@@ -195,9 +236,9 @@ class ParquetReader:
             for batch in self._file.iter_batches(
                 ROWS_AT_ONCE, columns=list(columns), row_groups=list(groups)
             ):
-                rows = batch.slice(skipped).to_pylist()
+                rows = batch.slice(skipped)
                 skipped = max(0, skipped - batch.num_rows)
-                yield from rows
+                yield rows
         except (OSError, self._pyarrow.ArrowException) as error:
             raise Corrupt(f"{self._name} cannot be read: {error}.") from error
 

@@ -1,7 +1,7 @@
 """Failed operations are tried again after a while, or cancelled when nobody needs them any more.
 
 Which retries are pending follows from the log: a scheduler that is started anew finds them all
-again as it folds the history.
+again, in the view that it begins with and as it folds what came after.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from tensorcast.controlplane.core.decisions import is_right
 from tensorcast.controlplane.core.view import next_try
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.follower import Follower
+from tensorcast.log.port import Log
 from tensorcast.schema.aggregates.operation import OperationStatus
 from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.codec import decode
 from tensorcast.schema.commands import CancelOperation, Command, RetryOperation
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import Conflict, TensorCastError
@@ -49,6 +51,18 @@ class Retries:
         self._writer = writer
         self._follower = follower
         self._changed = asyncio.Event()
+
+    async def recall(self, view: ClusterView, log: Log) -> None:
+        """Takes up the failures that a view shows, as if each had been noted. Raises
+        Unavailable."""
+        for names in view.unsettled_by_artifact.values():
+            for name in names:
+                failed = view.operations[name]
+                if next_try(failed) is None:
+                    continue
+                stored = await log.read_one(failed.version)
+                if stored is not None:
+                    self._take_up(view, name, decode(stored.payload, stored.seq).id)
 
     def note(self, view: ClusterView, recorded: Recorded) -> None:
         """Takes up a failure that a retry can help, and drops what has been settled."""

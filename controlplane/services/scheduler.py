@@ -39,6 +39,7 @@ CURSOR_PERIOD_S = 1.0
 PAUSE_S = 0.5
 FOLLOW_S_MAX = 60.0
 COMMANDS_MAX = APPEND_EVENTS_MAX
+NOTHING = ClusterView()
 _logger = logging.getLogger(__name__)
 
 
@@ -50,16 +51,21 @@ async def run_scheduler(
     follower: Follower,
     catalog: Catalog = CATALOG,
     folding: Folding | None = None,
+    beginning: ClusterView = NOTHING,
 ) -> None:
     """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
     (its `run` is the caller's); commands are decided on its view. What cannot be taken is parked,
-    and nothing follows from it."""
+    and nothing follows from it. The log is folded from `beginning` on, a view from before the
+    cursor."""
     reacted = await cursors.load(READER)
-    scheduler = Scheduler(writer, follower, reacted=reacted, catalog=catalog, folding=folding)
+    scheduler = Scheduler(
+        writer, follower, reacted=reacted, catalog=catalog, folding=folding, view=beginning
+    )
+    await scheduler.retries.recall(beginning, log)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_store_cursor(scheduler, cursors))
         tasks.create_task(scheduler.retries.run())
-        async for batch in log.read(after=Seq(0)):
+        async for batch in log.read(after=beginning.at):
             for stored in batch:
                 await scheduler.take(stored)
             await asyncio.sleep(0)  # a long history must not starve the other services
@@ -77,9 +83,10 @@ class Scheduler:
         reacted: Seq,
         catalog: Catalog = CATALOG,
         folding: Folding | None = None,
+        view: ClusterView = NOTHING,
     ) -> None:
         self._folding = folding or Folding()
-        self.view = ClusterView()
+        self.view = view
         self.reacted = reacted
         self.retries = Retries(writer, follower)
         self._writer = writer

@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tensorcast.log.port import Stored
 from tensorcast.schema.api_audit import BadEvent, Life, RawEvent
-from tensorcast.schema.chain import chain_event
+from tensorcast.schema.chain import HASH_BYTES, chain_event, chain_events
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.log_copies import FORMAT, Heading
@@ -25,7 +25,12 @@ from tensorcast.storage.log_parquet import (
     SHOWN,
     ParquetReader,
     ParquetWriter,
+    cells,
+    numbers,
 )
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 FILE_EVENTS: Final = 1 << 18
 GROUP_EVENTS: Final = 8192
@@ -73,7 +78,7 @@ class SegmentWriter:
         self._hashes = hashes
         self._head = bytes.fromhex(heading.previous)
         self._next = int(self._life.first)
-        self._places = hashlib.blake2b()
+        self._places = _Places()
         self._writer = ParquetWriter(path, heading, (), with_places=True)
 
     def write(self, rows: Sequence[Archived]) -> None:
@@ -83,8 +88,7 @@ class SegmentWriter:
             name: [getattr(row, name) for row in rows] for name in PLACES[:-1]
         }
         places["seen_at"] = [row.at if row.is_unreadable else None for row in rows]
-        for values in zip(*places.values(), strict=True):
-            self._places.update(_flatten(values))
+        self._places.take(places)
         times = [row.at for row in rows]
         self.at_first = min(times + ([self.at_first] if self.at_first else []))
         self.at_last = max(times + ([self.at_last] if self.at_last else []))
@@ -127,17 +131,26 @@ class SegmentWriter:
 
 def digest_places(path: Path) -> bytes:
     """What vouches for the columns of `PLACES` of a file, as it was read. Raises Corrupt."""
-    hasher = hashlib.blake2b()
+    places = _Places()
     with ParquetReader(path) as reader:
-        for row in reader.rows(PLACES):
-            hasher.update(_flatten([row[name] for name in PLACES]))
-    return hasher.digest()
+        for batch in reader.batches(PLACES):
+            places.take({name: batch.column(name).to_pylist() for name in PLACES})
+    return places.digest()
 
 
-def _flatten(values: Sequence[object]) -> bytes:
-    """The values of a row as bytes that are the same wherever they come from."""
-    plain = [one.isoformat() if isinstance(one, datetime) else one for one in values]
-    return repr(plain).encode()
+class _Places:
+    """What vouches for the columns of `PLACES`, however they are cut into batches."""
+
+    def __init__(self) -> None:
+        self._hashers = {name: hashlib.blake2b() for name in PLACES}
+
+    def take(self, columns: Mapping[str, Sequence[object]]) -> None:
+        """More rows."""
+        for name, hasher in self._hashers.items():
+            hasher.update(msgspec.json.encode(columns[name])[1:-1] + b",")
+
+    def digest(self) -> bytes:
+        return b"".join(hasher.digest() for hasher in self._hashers.values())
 
 
 def check_file(
@@ -145,41 +158,101 @@ def check_file(
 ) -> tuple[int, bytes, BadEvent | None]:
     """Reads the events from `first` to `last` of a file, and compares them with the chain: how many
     are right, the hash of the last of them, and the first that is wrong."""
-    head, seq = previous, first
+    check = _FileCheck(log_epoch, first, last, previous, hashes)
     try:
         with ParquetReader(path) as reader:
-            for row in reader.rows((*PROVEN, *SHOWN), after=Seq(first - 1)):
-                if seq > last:
+            for batch in reader.batches((*PROVEN, *SHOWN), after=Seq(first - 1)):
+                if check.is_over:
                     break
-                if (row["log_epoch"], row["seq"]) != (log_epoch, seq):
-                    return seq - first, head, BadEvent(seq=Seq(seq), reason=MISSING)
-                event = reader.event(row)
-                subject = event.subject.encode()
-                found = chain_event(head, log_epoch, seq, subject, event.payload)
-                offset = 32 * (seq - first)
-                if found != hashes[offset : offset + 32]:
-                    return seq - first, head, BadEvent(seq=Seq(seq), reason=ALTERED)
-                head, seq = found, seq + 1
+                check.take(reader, batch)
     except Corrupt as error:
         reason = f"its archive: {error.message.rstrip('.')}"
-        return seq - first, head, BadEvent(seq=Seq(seq), reason=reason)
-    bad = BadEvent(seq=Seq(seq), reason=MISSING) if seq <= last else None
-    return seq - first, head, bad
+        check.bad = BadEvent(seq=Seq(check.next), reason=reason)
+    if check.bad is None and check.next <= last:
+        check.bad = BadEvent(seq=Seq(check.next), reason=MISSING)
+    return check.next - first, check.head, check.bad
+
+
+class _FileCheck:
+    """Takes batches of rows, up to the first event that is not right, or to the last that is
+    asked for."""
+
+    def __init__(
+        self, log_epoch: int, first: int, last: int, previous: bytes, hashes: bytes
+    ) -> None:
+        self.next, self.head = first, previous
+        self.bad: BadEvent | None = None
+        self._log_epoch = log_epoch
+        self._first, self._last = first, last
+        self._hashes = hashes
+
+    @property
+    def is_over(self) -> bool:
+        return self.bad is not None or self.next > self._last
+
+    def take(self, reader: ParquetReader, batch: RecordBatch) -> None:
+        """Checks the batch as a whole, by its columns; what does not fit is looked at one by one.
+        Raises Corrupt for an event whose columns do not say what its bytes say."""
+        count = min(batch.num_rows, self._last - self.next + 1)
+        if not self._take_whole(reader, batch.slice(0, count)):
+            self._take_each(reader, batch)
+
+    def _take_whole(self, reader: ParquetReader, batch: RecordBatch) -> bool:
+        count, start = batch.num_rows, HASH_BYTES * (self.next - self._first)
+        if any(batch.column(name).null_count for name in PROVEN):
+            return False
+        payloads, seqs = cells(batch.column("payload")), range(self.next, self.next + count)
+        found = chain_events(
+            self.head,
+            self._log_epoch,
+            zip(seqs, cells(batch.column("subject")), payloads, strict=True),
+        )
+        is_right = (
+            numbers(batch.column("seq"), "q") == list(seqs)
+            and set(numbers(batch.column("log_epoch"), "i")) <= {self._log_epoch}
+            and found == self._hashes[start : start + HASH_BYTES * count]
+            and reader.agrees(batch, payloads)
+        )
+        if is_right and count:
+            self.next, self.head = self.next + count, found[-HASH_BYTES:]
+        return is_right
+
+    def _take_each(self, reader: ParquetReader, batch: RecordBatch) -> None:
+        for row in batch.to_pylist():
+            seq = self.next
+            if self.is_over:
+                return
+            if (row["log_epoch"], row["seq"]) != (self._log_epoch, seq):
+                self.bad = BadEvent(seq=Seq(seq), reason=MISSING)
+                return
+            event = reader.event(row)
+            subject = event.subject.encode()
+            found = chain_event(self.head, self._log_epoch, seq, subject, event.payload)
+            offset = HASH_BYTES * (seq - self._first)
+            if found != self._hashes[offset : offset + HASH_BYTES]:
+                self.bad = BadEvent(seq=Seq(seq), reason=ALTERED)
+                return
+            self.head, self.next = found, seq + 1
 
 
 def read_stored(path: Path, after: Seq, last: Seq) -> Iterator[tuple[Stored, ...]]:
     """The events after `after` up to `last` of a file, in batches. Raises Corrupt."""
-    batch: list[Stored] = []
     with ParquetReader(path) as reader:
-        for row in reader.rows(("seq", "subject", "payload"), after=after):
-            if row["seq"] > last:
-                break
-            batch.append(Stored(Seq(row["seq"]), row["subject"], row["payload"]))
-            if len(batch) == BATCH_EVENTS:
-                yield tuple(batch)
-                batch = []
-    if batch:
-        yield tuple(batch)
+        for batch in reader.batches(("seq", "subject", "payload"), after=after):
+            columns = (
+                numbers(batch.column("seq"), "q"),
+                cells(batch.column("subject")),
+                cells(batch.column("payload")),
+            )
+            found = [
+                Stored(Seq(seq), subject.decode(), payload)
+                for seq, subject, payload in zip(*columns, strict=True)
+                if seq <= last
+            ]
+            for start in range(0, len(found), BATCH_EVENTS):
+                yield tuple(found[start : start + BATCH_EVENTS])
+            if len(found) < batch.num_rows:
+                return
 
 
 def seen_at(row: Mapping[str, object]) -> datetime:

@@ -36,7 +36,7 @@ from tensorcast.controlplane.store.write import (
     write_letters,
     write_states,
 )
-from tensorcast.log.folding import Folding
+from tensorcast.log.folding import Folding, take
 from tensorcast.log.port import Stored
 from tensorcast.schema.cluster import ClusterView, park, project, release
 from tensorcast.schema.envelope import Recorded
@@ -231,6 +231,30 @@ async def _retry_one(
     if held is None:
         _logger.warning("%s goes on: what was parked of it is taken", name)
         return view
+    return _hold(view, name, held)
+
+
+async def refold(connection: AsyncConnection, view: ClusterView, log_epoch: int) -> ClusterView:
+    """A view with all that stands still in it as this release's fold has it, from the events of
+    each thing alone: another release may have been at a loss. What cannot be read stays."""
+    position = Position(log_epoch, view.at, None)
+    for name in sorted(view.parked):
+        kind, aggregate_id = split_id(name)
+        alone = ClusterView()
+        try:
+            async for stored in _events_of(connection, position, kind, aggregate_id):
+                alone, _ = take(alone, stored)
+        except (NotFound, Corrupt, InvalidArgument) as error:
+            _logger.warning("%s stays parked: %s", name, error)
+            continue
+        held = alone.parked.get(name)
+        view = release(view, name, find_state(alone, kind, aggregate_id))
+        if held is not None:
+            view = _hold(view, name, held)
+    return view
+
+
+def _hold(view: ClusterView, name: str, held: Parked) -> ClusterView:
     return msgspec.structs.replace(
         view, parked=view.parked.set(name, held), skipped=view.skipped + held.events
     )

@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tensorcast.controlplane.store.tables import cursors
 from tensorcast.schema.errors import Corrupt
 
+FIRST_EVENTS: Final = 1 << 18
+"""For so many events the migration makes the first partition."""
 _BOUNDS: Final = text(
     """
     SELECT c.relname AS name, pg_get_expr(c.relpartbound, c.oid) AS bound
@@ -61,6 +63,8 @@ async def make_room(
     """Makes partitions for the events up to `seq`, inside the caller's transaction, which holds the
     row of `cursor`, and notes there how far they reach. Readers are not waited for."""
     partitions = await list_partitions(connection)
+    if len(partitions) == 1 and await _is_as_made(connection, partitions[0]):
+        partitions = [await _cut_anew(connection, partitions[0], partition_events)]
     last = partitions[-1] if partitions else Partition(0, 0, "")
     while (last.log_epoch, last.end) <= (log_epoch, seq):
         place = last.end - 1 if last.log_epoch == log_epoch else 0
@@ -71,6 +75,26 @@ async def make_room(
     await connection.execute(
         update(cursors).where(cursors.c.name == cursor).values(room=last.end - 1)
     )
+
+
+async def _is_as_made(connection: AsyncConnection, first: Partition) -> bool:
+    """Whether the first partition holds nothing yet, and ends where the migration ended it."""
+    is_empty = not await connection.scalar(text(f"SELECT EXISTS (SELECT FROM {first.name})"))
+    return is_empty and first.end == FIRST_EVENTS + 1
+
+
+async def _cut_anew(
+    connection: AsyncConnection, first: Partition, partition_events: int
+) -> Partition:
+    """The first partition of a new cluster, for so many events."""
+    end = partition_events + 1
+    for statement in (
+        f"ALTER TABLE events DETACH PARTITION {first.name}",
+        f"ALTER TABLE events ATTACH PARTITION {first.name}"
+        f" FOR VALUES FROM (MINVALUE, MINVALUE) TO ({first.log_epoch:d}, {end:d})",
+    ):
+        await connection.execute(text(statement))
+    return Partition(first.log_epoch, end, first.name)
 
 
 async def _attach(connection: AsyncConnection, before: Partition, made: Partition) -> None:

@@ -33,6 +33,7 @@ from tensorcast.controlplane.archiver import archive
 from tensorcast.controlplane.rebuilder import rebuild
 from tensorcast.controlplane.services import snapshots as service
 from tensorcast.controlplane.services.api_store import show_archives
+from tensorcast.controlplane.services.beginning import find_beginning
 from tensorcast.controlplane.services.retention import TOPIC, archive_old, tell_archived
 from tensorcast.controlplane.services.workers import Workers
 from tensorcast.controlplane.settings import Settings
@@ -468,3 +469,11 @@ async def test_where_archives_are_is_told_by_the_api(database, engine, history, 
     found = await show_archives(desk, ArchivesQuery(folder=str(tmp_path / "new")))
     assert found[0].problem is None
     assert found[0].path.startswith(str(tmp_path / "new"))
+
+
+async def test_a_start_does_not_need_archives_that_are_away(database, history, tmp_path):
+    assert await archive_before(database, tmp_path, 300)
+    shutil.rmtree(tmp_path)
+    beginning = await find_beginning(history.log, database, reacted=None)
+    assert beginning.at > 200
+    assert beginning == history.views[beginning.at]

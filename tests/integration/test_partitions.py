@@ -81,6 +81,17 @@ async def test_partitions_come_as_the_history_grows_and_hold_it_whole(database, 
     ]
 
 
+async def test_the_first_partition_of_a_new_cluster_is_as_long_as_the_others(database, engine):
+    log = filled(3)
+    async with persisting(log, database, partition_events=64) as progress:
+        await committed(progress, len(log._stored))
+    ends = range(64, len(log._stored) + 64, 64)
+    assert await names_of(engine) == ["events_first", *(f"events_to_1_{end}" for end in ends[1:])]
+    held = await counts_of(engine)
+    assert held["events_first"] == held["events_to_1_128"] == 64
+    assert await stored_view(engine) == await folded(log)
+
+
 async def test_no_partition_lets_an_event_be_changed_or_removed(database, engine):
     log = filled(3)
     await cut_short(engine, 100)

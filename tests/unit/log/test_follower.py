@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from conformance.log import cordoned, draft
+from tensorcast.log import follower as module
 from tensorcast.log.follower import Follower
 from tensorcast.log.memory import MemoryLog
 from tensorcast.log.port import Stored
@@ -61,6 +62,24 @@ async def test_waiting_ends_with_a_timeout_that_says_where_it_stands():
             await follower.wait_for(Seq(9), 0.01)
         with pytest.raises(Timeout):
             await follower.wait_until(lambda view: bool(view.nodes), 0.01)
+
+
+async def test_catching_up_takes_as_long_as_it_goes_on(monkeypatch):
+    monkeypatch.setattr(module, "TELL_S", 0.01)
+    log, told = MemoryLog(), list[Seq]()
+
+    def tell(seen: Seq) -> None:
+        """Each time that it is told, one more comes."""
+        told.append(seen)
+        log._stored.append(Stored(Seq(seen + 1), "tc.default.log.node.n1", b"junk"))
+        log._wake()
+
+    async with following(Follower(log)) as follower:
+        view = await follower.catch_up(Seq(4), 30, tell)
+        assert view.at == 4
+        assert told == sorted(told)
+        with pytest.raises(Timeout, match=r"Event 9 .* last one is 4"):
+            await follower.catch_up(Seq(9), 0.05)
 
 
 async def test_an_unreadable_event_is_counted_and_passed_over():

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from histories import Dice
 from tensorcast.log.follower import Follower
 from tensorcast.log.memory import MemoryLog
 from tensorcast.movers.journal import Journal, Report, plan
-from tensorcast.movers.recollection import Recollection, recall
-from tensorcast.schema.cluster import ClusterView
+from tensorcast.movers.recollection import Recollection, Remembered, find_in, recall
+from tensorcast.schema.cluster import ClusterView, park
 from tensorcast.schema.commands import JoinNode
-from tensorcast.schema.ids import Epoch, EventId, NodeId
+from tensorcast.schema.ids import Epoch, EventId, NodeId, Seq
 
 FILE = "view.db"
 
@@ -25,11 +27,13 @@ FILE = "view.db"
 class Desk:
     """A mover's memory of a log that a test writes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.log = MemoryLog()
-        self.follower = Follower(self.log)
+    def __init__(
+        self, folder: Path, log: MemoryLog | None = None, begun: Remembered | None = None
+    ) -> None:
+        self.log = log or MemoryLog()
+        self.follower = Follower(self.log, view=begun.view if begun else None)
         self.journal = Journal(folder / "journal.db")
-        self.recollection = Recollection(folder / FILE, "test", self.follower, self.journal)
+        self.recollection = Recollection(folder / FILE, "test", self.follower, self.journal, begun)
         self.folder = folder
 
     async def keep(self) -> ClusterView:
@@ -55,11 +59,18 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     made = Desk(tmp_path)
+    async with running(made):
+        yield made
+
+
+@asynccontextmanager
+async def running(made: Desk) -> AsyncIterator[None]:
+    """Has a desk at work."""
     tasks = [
         asyncio.ensure_future(made.follower.run()),
         asyncio.ensure_future(made.recollection.watch()),
     ]
-    yield made
+    yield
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -95,6 +106,39 @@ async def test_another_cluster_fold_or_a_broken_file_is_not_used(
     assert desk.recall() is None
     (desk.folder / FILE).write_bytes(b"no database" * 1000)
     assert desk.recall() is None
+
+
+async def test_a_life_follows_only_the_very_log_from_there(desk: Desk):
+    await desk.write(Dice(2), 20)
+    view = await desk.keep()
+    found = recall(desk.folder / FILE, "test")
+    assert found is not None
+    assert found.view == view
+    same, shorter, other, later = MemoryLog(), MemoryLog(), MemoryLog(), MemoryLog()
+    for log, end in ((same, None), (shorter, -1), (other, None), (later, None)):
+        log._stored.extend(desk.log._stored[:end])
+        log.created = "made then"
+    assert await find_in(same, found) is found
+    later.created = "made anew"
+    other._stored[-1] = msgspec.structs.replace(other._stored[0], seq=view.at)
+    for log in (shorter, other, later):
+        assert await find_in(log, found) is None
+    parked = msgspec.structs.replace(found, view=park(view, Seq(1), "node:n9", "?"))
+    assert await find_in(same, parked) is None
+    assert await find_in(same, msgspec.structs.replace(found, event=None)) is None
+
+
+async def test_a_file_that_a_life_begins_with_is_written_on(tmp_path: Path):
+    first = Desk(tmp_path)
+    dice = Dice(3)
+    async with running(first):
+        await first.write(dice, 30)
+        await first.keep()
+    found = recall(tmp_path / FILE, "test")
+    second = Desk(tmp_path, first.log, found)
+    async with running(second):
+        await second.write(dice, 20)
+        assert await second.keep() == second.recall()
 
 
 async def test_reports_that_the_log_shows_already_are_remembered(desk: Desk):

@@ -1,6 +1,7 @@
 import pytest
 
-from tensorcast.controlplane.services.retries import decide_retry
+from rigs import running_rig
+from tensorcast.controlplane.services.retries import Retries, decide_retry
 from tensorcast.schema.commands import CancelOperation, RetryOperation
 from tensorcast.schema.events import ArtifactRemoved, OperationCancelled, OperationRetried
 from tensorcast.schema.ids import OperationId
@@ -42,3 +43,16 @@ def test_what_nobody_needs_any_more_is_cancelled(world):
     (artifact,) = world.view.artifacts
     world.then(ArtifactRemoved(artifact=artifact))
     assert isinstance(decide_retry(world.view, OPERATION, 2), CancelOperation)
+
+
+async def test_what_is_due_is_found_in_a_view_too(world):
+    async with running_rig() as rig:
+        await rig.replay(world.events)
+        noted, recalled = Retries(rig.writer, rig.follower), Retries(rig.writer, rig.follower)
+        failure = world.events[-1]
+        noted.note(world.view, failure)
+        await recalled.recall(rig.view, rig.log)
+        assert recalled.pending.keys() == noted.pending.keys() == {OPERATION}
+        assert recalled.pending[OPERATION].attempt == noted.pending[OPERATION].attempt == 2
+        cause = (await rig.log.read_one(failure.seq)).payload
+        assert recalled.pending[OPERATION].cause.encode() in cause
