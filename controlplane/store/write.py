@@ -5,7 +5,6 @@ all. So each event is there exactly once, whatever is killed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Final, cast
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from tensorcast.controlplane.settings import PARTITION_EVENTS
 from tensorcast.controlplane.store.partitions import make_room
 from tensorcast.controlplane.store.rows import Row, kind_of_state, state_row
 from tensorcast.controlplane.store.seat import FIRST_EPOCH, Seat
+from tensorcast.controlplane.store.statement import KEEP, REPLACE, on_conflict, write_at_once
 from tensorcast.controlplane.store.tables import READ_MODELS, cursors, dead_letters, events
 from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.cluster import State
@@ -85,16 +85,29 @@ async def write_batch(
     Raises Conflict when another writer has taken over or moved the position, Corrupt when another
     event has one of these positions already; then nothing is written.
     """
+    if await _write_small(connection, batch):
+        return
     async with connection.begin():
         room = await _move_position(connection, batch)
         if batch.last.seq > room:
             await make_room(
                 connection, CURSOR, batch.last.log_epoch, batch.last.seq, partition_events
             )
-        await _merge(connection, events, batch.events, _KEEP)
+        await _merge(connection, events, batch.events, KEEP)
         await _finish(connection, batch)
         await write_states(connection, batch.states)
         await write_letters(connection, batch.letters)
+
+
+async def _write_small(connection: AsyncConnection, batch: Batch) -> bool:
+    """Writes a batch of a few events, if nothing is in its way. Returns whether it did; if not,
+    nothing is written."""
+    is_small = 0 < len(batch.events) <= _DIRECT_ROWS_MAX and not batch.letters
+    payloads = (cast("bytes", row[-1]) for row in batch.events)
+    if not is_small or sum(map(len, payloads)) > _DIRECT_BYTES_MAX or connection.in_transaction():
+        return False
+    states = {READ_MODELS[kind]: rows for kind, rows in _rows_by_kind(batch.states).items()}
+    return await write_at_once(await driver_of(connection), CURSOR, batch, states)
 
 
 async def write_letters(
@@ -147,7 +160,7 @@ async def _move_position(connection: AsyncConnection, batch: Batch) -> int:
 async def write_states(connection: AsyncConnection, states: Iterable[State]) -> None:
     """Brings the read models to these states, inside the caller's transaction."""
     for kind, rows in _rows_by_kind(states).items():
-        await _merge(connection, READ_MODELS[kind], rows, _REPLACE)
+        await _merge(connection, READ_MODELS[kind], rows, REPLACE)
 
 
 def _rows_by_kind(states: Iterable[State]) -> dict[AggregateKind, list[Row]]:
@@ -168,7 +181,7 @@ async def replace_states(connection: AsyncConnection, states: Iterable[State]) -
 async def merge_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
     """Puts rows into a table, each in the place of the one with its key, inside the caller's
     transaction, which a statement has begun."""
-    await _merge(connection, table, rows, _REPLACE)
+    await _merge(connection, table, rows, REPLACE)
 
 
 async def copy_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
@@ -179,14 +192,14 @@ async def copy_rows(connection: AsyncConnection, table: Table, rows: Sequence[Ro
     await driver.copy_records_to_table(table.name, columns=columns, records=rows)
 
 
-_KEEP: Final = "DO NOTHING"
-_REPLACE: Final = "DO UPDATE SET"
 _DIRECT_ROWS_MAX: Final = 64
 """So many rows are inserted one by one in a single round trip; more go through a stage."""
+_DIRECT_BYTES_MAX: Final = 4 << 20
+"""Payloads of so many bytes are written in a single statement: a message has limits."""
 
 
 async def _merge(
-    connection: AsyncConnection, table: Table, rows: Sequence[Row], on_conflict: str
+    connection: AsyncConnection, table: Table, rows: Sequence[Row], action: str
 ) -> None:
     """Puts rows into a table that may have them already. Many are copied to a stage and from there
     into the table: for them that is the fastest way."""
@@ -195,7 +208,7 @@ async def _merge(
     driver = await driver_of(connection)
     columns = [column.name for column in table.columns]
     names = ", ".join(f'"{name}"' for name in columns)
-    conflict = _on_conflict(table, on_conflict)
+    conflict = on_conflict(table, action)
     if len(rows) <= _DIRECT_ROWS_MAX:
         values = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
         insertion = f"INSERT INTO {table.fullname} ({names}) VALUES ({values}) {conflict}"
@@ -211,17 +224,9 @@ async def _merge(
     )
 
 
-@cache
-def _on_conflict(table: Table, action: str) -> str:
-    keys = ", ".join(column.name for column in table.primary_key)
-    if action is _REPLACE:
-        names = (column.name for column in table.columns)
-        action += " " + ", ".join(f'"{name}" = EXCLUDED."{name}"' for name in names)
-    return f"ON CONFLICT ({keys}) {action}"
-
-
 async def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
-    """The driver's own connection. A statement must have begun the transaction before."""
+    """The driver's own connection. To write in a transaction a statement must have begun it
+    before."""
     raw = await connection.get_raw_connection()
     return cast("asyncpg.Connection", raw.driver_connection)
 
