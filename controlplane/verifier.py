@@ -12,6 +12,7 @@ import os
 import sys
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tensorcast.controlplane.store.engine import connecting, make_engine
 from tensorcast.controlplane.store.verification import verify_span
@@ -27,25 +28,23 @@ def main() -> int:
     """Answers until its input ends."""
     os.nice(NICENESS)
     gc.disable()  # millions of short lives, and no cycles among them
-    url = os.environ["TENSORCAST_POSTGRES_URL"]
+    engine = make_engine(os.environ["TENSORCAST_POSTGRES_URL"], name="tensorcast verifier")
     with asyncio.Runner() as runner:
         for line in sys.stdin.buffer:
             request = msgspec.json.decode(line, type=VerifySpan)
-            sys.stdout.buffer.write(runner.run(answer(url, request)) + b"\n")
+            sys.stdout.buffer.write(runner.run(answer(engine, request)) + b"\n")
             sys.stdout.buffer.flush()
+        runner.run(engine.dispose())
     return 0
 
 
-async def answer(url: str, request: VerifySpan) -> bytes:
-    """The reply to one request."""
-    engine = make_engine(url, name="tensorcast verifier", pooled=False)
+async def answer(engine: AsyncEngine, request: VerifySpan) -> bytes:
+    """The reply to one request. The connection is kept for the next one."""
     try:
         async with connecting(engine) as connection:
             return reply_ok(await verify_span(connection, request))
     except TensorCastError as error:
         return reply_error(to_body(error))
-    finally:
-        await engine.dispose()
 
 
 if __name__ == "__main__":
