@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tensorcast.client.api import ControlPlane
 
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
+IDLE_S_MAX = 86_400.0
+"""Calls to a name under which nobody has served for a day are not kept any longer."""
 ACK_S = 120.0
 """A call that is not answered for so long is given again."""
 
@@ -94,6 +96,11 @@ class AsyncCall:
         await self._signal.ack()
 
 
+def reader_of(engine: str) -> str:
+    """The durable reader of the calls to an engine."""
+    return _ODD.sub("-", f"calls-{engine}")[:64]
+
+
 class AsyncCalls:
     """The calls to one engine, in order: `async for call in client.calls("e1")`."""
 
@@ -102,9 +109,13 @@ class AsyncCalls:
         for the first time ever."""
         self._api = api
         self._engine = parse_engine(engine)
-        reader = _ODD.sub("-", f"calls-{engine}")[:64]
         self._signals = AsyncSignals(
-            api, f"engine.call.{engine}", durable=reader, start=start, ack_within=ACK_S
+            api,
+            f"engine.call.{engine}",
+            durable=reader_of(engine),
+            start=start,
+            ack_within=ACK_S,
+            idle_s_max=IDLE_S_MAX,
         )
 
     async def open(self) -> Self:

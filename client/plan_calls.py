@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ from tensorcast.schema.plans import PlanSpec
 if TYPE_CHECKING:
     from tensorcast.client.api import ControlPlane
     from tensorcast.client.position import Position
+    from tensorcast.client.signals import AsyncSignals
 
 AnyPlan = Plan | PlanSpec | str | Path
 
@@ -27,6 +28,9 @@ class _Client(Protocol):
 
     @property
     def position(self) -> Position: ...
+
+    @property
+    def readers(self) -> MutableSet[AsyncSignals | AsyncCalls]: ...
 
 
 class AsyncPlanCalls:
@@ -65,7 +69,9 @@ class AsyncPlanCalls:
     def calls(self: _Client, engine: str) -> AsyncCalls:
         """The calls that plans make to an engine (or any program) of this name: `async for call in
         client.calls("e1"): await call.answer({...})`. Each is given until it is answered."""
-        return AsyncCalls(self.api, engine)
+        reader = AsyncCalls(self.api, engine)
+        self.readers.add(reader)
+        return reader
 
 
 def read(plan: AnyPlan) -> PlanSpec:

@@ -1,27 +1,29 @@
 """What is wrong with a plan that has not the form of one: a sentence for each fault, which names
-the step, and what would have been right. Pure."""
+the step, and what would have been right. Each fault is told once: then what it is about is put
+right, or taken out, and the rest looked at. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Final
 
 import msgspec
 from msgspec import inspect
 
+from tensorcast.client.plan_places import chosen, field_names, members, structs, values, walk
+from tensorcast.client.plan_repairs import EMIT, mend
 from tensorcast.schema.guesses import name_choices, suggest
 from tensorcast.schema.plain import find_endless
 from tensorcast.schema.plans import PlanSpec, Step
 
-FAULTS_MAX: Final = 20
+FAULTS_MAX: Final = 100
 _NOWHERE: Final = " - at `$"
-_PARTS: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _QUOTED: Final = re.compile(r"[`']([^`']*)[`']")
 _PLAN: Final = inspect.type_info(PlanSpec)
 _STEP: Final = inspect.type_info(Step)
 _NAME_RULE: Final = "matching regex '^[A-Za-z]"
-_EMIT: Final = {"kind": "emit", "id": "x", "topic": "x"}
 
 
 def tell_faults(said: Mapping[object, object], first: Exception | None = None) -> tuple[str, ...]:
@@ -32,7 +34,7 @@ def tell_faults(said: Mapping[object, object], first: Exception | None = None) -
     if isinstance(steps, list):
         for number, step in enumerate(steps[:1000]):
             found += _of_step(step, number)
-    found[:0] = _of_plan({**said, "steps": [_EMIT]} if found else dict(said))
+    found[:0] = _of_plan({**said, "steps": [EMIT]} if found else dict(said))
     if not found and first is not None:
         return (say(first, said, _PLAN),)
     return tuple(found[:FAULTS_MAX])
@@ -41,21 +43,37 @@ def tell_faults(said: Mapping[object, object], first: Exception | None = None) -
 def _of_step(step: object, number: int) -> Iterator[str]:
     name = step.get("id") if isinstance(step, dict) else None
     where = f"Step {name}" if isinstance(name, str) else f"Step number {number + 1}"
-    try:
-        msgspec.convert(step, Step)
-    except (msgspec.ValidationError, RecursionError) as error:
-        yield f"{where}{_inner_step(error, step)}: {say(error, step, _STEP)}"
-        return
-    yield from _endless(step, where)
+    told = False
+    for error, mended in _errors(step, Step, _STEP):
+        told = True
+        yield f"{where}{_inner_step(error, mended)}: {say(error, mended, _STEP)}"
+    if not told:
+        yield from _endless(step, where)
+
+
+def _errors(said: object, kind: object, places: inspect.Type) -> Iterator[tuple[Exception, object]]:
+    """What msgspec says about a value of a kind, one fault after the other, each with the value in
+    which the ones before are mended."""
+    mended = deepcopy(said)
+    for _ in range(FAULTS_MAX):
+        try:
+            msgspec.convert(mended, kind)
+        except (msgspec.ValidationError, RecursionError) as error:
+            yield error, mended
+            if not mend(error, mended, places):
+                return
+        else:
+            return
 
 
 def _of_plan(said: Mapping[object, object]) -> Iterator[str]:
-    try:
-        msgspec.convert(said, PlanSpec)
-    except (msgspec.ValidationError, RecursionError) as error:
-        yield f"The plan: {say(error, said, _PLAN)}"
-        return
-    yield from _endless({name: one for name, one in said.items() if name != "steps"}, "The plan")
+    told = False
+    for error, mended in _errors(dict(said), PlanSpec, _PLAN):
+        told = True
+        yield f"The plan: {say(error, mended, _PLAN)}"
+    if not told:
+        rest = {name: one for name, one in said.items() if name != "steps"}
+        yield from _endless(rest, "The plan")
 
 
 def _endless(value: object, where: str) -> Iterator[str]:
@@ -84,14 +102,14 @@ def _choices(words: str, place: str, said: object, kind: inspect.Type) -> str:
     if quoted is None:
         return ""
     if words.startswith("object contains unknown field"):
-        last, value, _ = list(_walk(place, said, kind))[-1]
-        known = _field_names(_chosen(last, value))
+        last, value, _ = list(walk(place, said, kind))[-1]
+        known = field_names(chosen(last, value))
     elif words.startswith("invalid value") and place.endswith("kind"):
-        last, _, _ = list(_walk(place.removesuffix(".kind"), said, kind))[-1]
-        known = [str(one.tag) for one in _structs(last)]
+        last, _, _ = list(walk(place.removesuffix(".kind"), said, kind))[-1]
+        known = [str(one.tag) for one in structs(last)]
     elif words.startswith("invalid enum value"):
-        last, _, _ = list(_walk(place, said, kind))[-1]
-        known = [str(value) for one in _members(last) for value in _values(one)]
+        last, _, _ = list(walk(place, said, kind))[-1]
+        known = [str(value) for one in members(last) for value in values(one)]
     else:
         return ""
     if not known:
@@ -106,72 +124,7 @@ def _inner_step(error: Exception, step: object) -> str:
         return ""
     names = [
         str(value["id"])
-        for _, value, is_item in _walk(place.rstrip("`"), step, _STEP)
+        for _, value, is_item in walk(place.rstrip("`"), step, _STEP)
         if is_item and isinstance(value, dict) and isinstance(value.get("id"), str)
     ]
     return "".join(f"/{name}" for name in names)
-
-
-# ---- types along a path ------------------------------------------------------------------------
-
-
-def _walk(
-    place: str, said: object, kind: inspect.Type
-) -> Iterator[tuple[inspect.Type, object, bool]]:
-    """The types and values from the whole to the place; whether each is an item of a list."""
-    yield kind, said, False
-    for field, item in _PARTS.findall(place):
-        if field:
-            kind = _field(kind, said, field)
-            said = said.get(field) if isinstance(said, dict) else None
-        else:
-            kind = _item(kind)
-            is_there = isinstance(said, list) and item.isdigit() and int(item) < len(said)
-            said = said[int(item)] if is_there and isinstance(said, list) else None
-        yield kind, said, not field
-
-
-def _members(kind: inspect.Type) -> Iterator[inspect.Type]:
-    if isinstance(kind, inspect.Metadata):
-        yield from _members(kind.type)
-    elif isinstance(kind, inspect.UnionType):
-        for one in kind.types:
-            yield from _members(one)
-    else:
-        yield kind
-
-
-def _structs(kind: inspect.Type) -> list[inspect.StructType]:
-    return [one for one in _members(kind) if isinstance(one, inspect.StructType)]
-
-
-def _chosen(kind: inspect.Type, said: object) -> inspect.StructType | None:
-    """The one of several that a value says it is."""
-    found = _structs(kind)
-    tag = said.get("kind") if isinstance(said, dict) else None
-    return next((one for one in found if one.tag in (tag, None)), None)
-
-
-def _field(kind: inspect.Type, said: object, name: str) -> inspect.Type:
-    chosen = _chosen(kind, said)
-    fields = chosen.fields if chosen is not None else ()
-    return next((one.type for one in fields if one.encode_name == name), inspect.AnyType())
-
-
-def _item(kind: inspect.Type) -> inspect.Type:
-    for one in _members(kind):
-        if isinstance(one, inspect.ListType | inspect.VarTupleType):
-            return one.item_type
-        if isinstance(one, inspect.DictType):
-            return one.value_type
-    return inspect.AnyType()
-
-
-def _field_names(kind: inspect.StructType | None) -> list[str]:
-    return [] if kind is None else [field.encode_name for field in kind.fields]
-
-
-def _values(kind: inspect.Type) -> Iterable[object]:
-    if isinstance(kind, inspect.LiteralType):
-        return kind.values
-    return [one.value for one in kind.cls] if isinstance(kind, inspect.EnumType) else ()

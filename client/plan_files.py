@@ -8,6 +8,7 @@ import msgspec
 import yaml
 
 from tensorcast.client.plan_faults import tell_faults
+from tensorcast.client.plan_repairs import mend_plan
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.plan_checks import check_plan
 from tensorcast.schema.plans import PLAN_BYTES_MAX, PlanSpec
@@ -51,7 +52,9 @@ def parse_plan(text: str) -> PlanSpec:
 
 
 def inspect_plan(text: str) -> tuple[PlanSpec | None, tuple[str, ...]]:
-    """The plan in a text, as far as it is one, and one sentence for each fault."""
+    """The plan in a text, and one sentence for each fault. Steps that have not the form of one are
+    replaced by others of their name, so that the rest can be looked at; None where too little of a
+    plan is there."""
     if len(text) > PLAN_BYTES_MAX:
         return None, (f"It is larger than {PLAN_BYTES_MAX} bytes.",)
     try:
@@ -64,7 +67,8 @@ def inspect_plan(text: str) -> tuple[PlanSpec | None, tuple[str, ...]]:
     try:
         spec = msgspec.convert(said, PlanSpec)
     except (msgspec.ValidationError, RecursionError) as error:
-        return None, tell_faults(said, error)
+        faults, rest = tell_faults(said, error), mend_plan(said)
+        return rest, (*faults, *(check_plan(rest) if rest is not None else ()))
     return spec, (*tell_faults(said), *check_plan(spec))
 
 

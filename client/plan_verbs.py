@@ -66,10 +66,10 @@ class PlanVerbs:
         return plan
 
     async def plans(
-        self: _Asks, *, status: str | None = None, limit: int = LIST_MAX
+        self: _Asks, *, status: str | None = None, label: str = "", limit: int = LIST_MAX
     ) -> tuple[PlanInfo, ...]:
-        """The plans, the last submitted first; those of one state."""
-        request = Browse(limit=limit, status=status, after=self.position.seq)
+        """The plans, the last submitted first; those of one state, those that have a label."""
+        request = Browse(limit=limit, status=status, label=label, after=self.position.seq)
         return await self.ask("plan.list", request, tuple[PlanInfo, ...])
 
     async def plan(self: _Asks, what: str) -> PlanInfo:

@@ -24,6 +24,7 @@ from tensorcast.schema.rollouts import (
     VersionSet,
     plan_rollout,
     previous_parts,
+    rollout_dedup,
 )
 
 if TYPE_CHECKING:
@@ -87,12 +88,14 @@ class AsyncRolloutCalls:
         key `policy` to it; all of it or nothing. Returns the plan that does so, at once.
 
         `parts` are the keys that move together, and what each points to then (a key or id); without
-        it there is one, the name of the weights. Raises NotFound, InvalidArgument, and Conflict
-        while another roll-out of these weights is under way.
+        it there is one, the name of the weights. Who asks for the same roll-out at the same moment
+        gets the same one. Raises NotFound, InvalidArgument, and Conflict while another roll-out of
+        these weights is under way.
         """
         await self.position.settled()
         name = family_of(Key(version))
-        under_way = [one for one in await self.roll_outs(name) if one.state in OPEN]
+        earlier = await self.roll_outs(name)
+        under_way = [one for one in earlier if one.state in OPEN]
         if under_way:
             raise Conflict(
                 f"A roll-out of {name} is under way: {under_way[0].labels[VERSION]}.",
@@ -101,7 +104,16 @@ class AsyncRolloutCalls:
         spec = await self.plan_roll_out(
             version, parts=parts, engines=engines, strategy=strategy, limits=limits
         )
-        return AsyncPlanRun(self.api, await self.api.plan(await self.api.submit_plan(spec)))
+        # Whoever has seen the same last one submits under the same id: the log takes one of them.
+        once = rollout_dedup(name, earlier[0].id if earlier else None)
+        try:
+            plan = await self.api.submit_plan(spec, dedup_id=once)
+        except Conflict as error:
+            raise Conflict(
+                f"Another roll-out of {name} has just begun.",
+                hint=f"`tcctl rollout show {name}` shows it: wait for it, or undo it first.",
+            ) from error
+        return AsyncPlanRun(self.api, await self.api.plan(plan))
 
     async def plan_roll_out(
         self: _Client,
@@ -136,7 +148,7 @@ class AsyncRolloutCalls:
         """The roll-outs (of these weights), the last one first."""
         return tuple(
             one
-            for one in await self.api.plans()
+            for one in await self.api.plans(label=ROLLOUT)
             if ROLLOUT in one.labels and name in (None, one.labels[ROLLOUT])
         )
 
@@ -179,7 +191,8 @@ class AsyncRolloutCalls:
     ) -> AsyncPlanRun:
         """Undoes the last roll-out of these weights: one that is under way is cancelled, and all
         engines go back; after one that is done, to what the keys pointed to before it. Returns the
-        plan that does so. Raises NotFound when there is nothing to go back to."""
+        plan that does so. Raises NotFound when there is nothing to go back to, or nothing to undo:
+        the last one failed and went back by itself."""
         found = await self.roll_outs(name)
         if not found:
             raise NotFound(f"There was no roll-out of {name!r}.", hint="`tcctl rollout ls`.")
@@ -188,9 +201,26 @@ class AsyncRolloutCalls:
             run = AsyncPlanRun(self.api, info)
             await run.cancel("the roll-out is undone")
             info = await run.settle(CANCEL_S)
+        elif info.state == "failed":
+            await _refuse_undone(self.api, name, info)
         parts = await _parts_before(self.api, info)
         version = info.labels.get(PREVIOUS) or await _version_of(self.api, name, parts)
         return await self.roll_out(version, parts=parts, strategy=strategy, limits=limits)
+
+
+async def _refuse_undone(api: ControlPlane, name: str, info: PlanInfo) -> None:
+    """Raises NotFound when a roll-out that failed has left nothing behind."""
+    version = info.labels[VERSION]
+    if _has_moved(info) or any(one.version == version for one in await api.engines()):
+        return
+    raise NotFound(
+        f"There is nothing to undo: the roll-out of {version} failed, and no engine serves it.",
+        hint=f"`tcctl rollout show {name}` tells why it failed, and what was undone then.",
+    )
+
+
+def _has_moved(info: PlanInfo) -> bool:
+    return any(step.id == MOVED and step.status == "succeeded" for step in info.steps)
 
 
 async def _part(api: ControlPlane, key: str, what: What) -> Part:

@@ -56,6 +56,8 @@ from tensorcast.schema.views import Selected, View, resolve
 if TYPE_CHECKING:
     import torch
 
+    from tensorcast.client.calls import AsyncCalls
+    from tensorcast.client.signals import AsyncSignals
     from tensorcast.client.spec import Spec
 
     Tensors = Mapping[str, torch.Tensor]
@@ -101,6 +103,7 @@ class AsyncClient(
         self.blocks = make_blocks(context, self.actor, vouch=Tickets(self.api).sign)
         self.addresses = Addresses(context.default_node)
         self.arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+        self.readers: weakref.WeakSet[AsyncSignals | AsyncCalls] = weakref.WeakSet()
         self._threads = _make_threads()
         self._left_behind: list[ThreadPoolExecutor] = []
 
@@ -119,7 +122,10 @@ class AsyncClient(
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Gives up the connections. Tensors that were handed out stay valid. Safe to repeat."""
+        """Gives up the connections, and what readers of signals have fetched ahead. Tensors that
+        were handed out stay valid. Safe to repeat."""
+        for reader in tuple(self.readers):
+            await reader.aclose()
         self.mover.close()
         self.blocks.close()
         await self.api.aclose()

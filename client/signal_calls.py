@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableSet
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
@@ -27,6 +27,7 @@ from tensorcast.schema.signals import parse_pattern, parse_topic
 
 if TYPE_CHECKING:
     from tensorcast.client.api import ControlPlane
+    from tensorcast.client.calls import AsyncCalls
     from tensorcast.client.context import Context
 
 AGAIN_S: Final = 1.0
@@ -42,6 +43,9 @@ class _Client(Protocol):
 
     @property
     def context(self) -> Context: ...
+
+    @property
+    def readers(self) -> MutableSet[AsyncSignals | AsyncCalls]: ...
 
     async def emit(self, topic: str, data: Mapping[str, object] | None = None) -> Emitted: ...
 
@@ -97,6 +101,9 @@ class AsyncListener:
                 answer = self._callback(signal)
                 if inspect.isawaitable(answer):
                     await answer
+            except asyncio.CancelledError:  # closed on the way: it was not taken
+                await signal.retry()
+                raise
             except Exception:  # anybody's code
                 _logger.exception("signal %d on %s was not taken", signal.seq, signal.topic)
                 await signal.retry(after=AGAIN_S)
@@ -136,7 +143,7 @@ class AsyncSignalCalls:
         'new', 'first', 'last' (of each topic), a position or a time; for a durable name it counts
         only when that is new. Raises InvalidArgument.
         """
-        return AsyncSignals(
+        reader = AsyncSignals(
             self.api,
             pattern,
             durable=durable,
@@ -144,6 +151,8 @@ class AsyncSignalCalls:
             ack_within=ack_within,
             dead_after=dead_after,
         )
+        self.readers.add(reader)
+        return reader
 
     def listener(
         self: _Client,

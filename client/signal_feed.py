@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from tensorcast.schema.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from tensorcast.schema.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    TensorCastError,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
@@ -29,6 +35,8 @@ SILENCE_S_MAX: Final = 2.5 * HEARTBEAT_S
 LOOK_S: Final = 0.25
 API_S_MAX: Final = 5.0
 NANOSECONDS: Final = 1_000_000_000
+GIVE_BACK_S_MAX: Final = 2.0
+_ACK: Final = "$JS.ACK."
 _NO_STREAM: Final = 10059
 _NO_CONSUMER: Final = 10014
 _EXISTS: Final = frozenset({10105, 10148})
@@ -177,8 +185,32 @@ class Feed:
         await self._renew()
         await self._request()
 
-    async def aclose(self) -> None:
-        """Ends delivery; what was not acknowledged will be delivered again. Safe to repeat."""
+    async def aclose(self, *, give_back: bool = False) -> None:
+        """Ends delivery; what was taken and not acknowledged will be delivered again. `give_back`:
+        what has come and was not taken, or is on its way, goes to the next one at once and in its
+        order; without it, once the time to acknowledge it is over. Safe to repeat."""
+        from nats.errors import Error
+
+        nats = self._nats
+        if not give_back or self._subscription is None or nats is None or not nats.is_connected:
+            await self._unsubscribe()
+            return
+        subscription, self._subscription = self._subscription, None
+        try:
+            async with asyncio.timeout(GIVE_BACK_S_MAX):
+                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py says no types
+                # So it looks who still waits. Else it finds nobody for the first one that is given
+                # back, and puts that behind the others.
+                await read_consumer(nats, self._log, self._name)
+                while self._arrived:
+                    message = self._arrived.popleft()
+                    if message.reply.startswith(_ACK):
+                        await nats.publish(message.reply, b"-NAK")
+                await nats.flush()
+        except (Error, TimeoutError, OSError, TensorCastError) as error:
+            _logger.debug("signals that were fetched ahead come again by themselves: %s", error)
+
+    async def _unsubscribe(self) -> None:
         from nats.errors import Error
 
         subscription, self._subscription = self._subscription, None
@@ -221,7 +253,9 @@ class Feed:
     def _is_broken(self) -> bool:
         """Whether an answer to the request can no longer come."""
         nats = self._nats
-        if nats is None or nats.is_closed or nats.stats["reconnects"] != self._reconnects:
+        if nats is None or nats.is_closed or self._subscription is None:
+            return True
+        if nats.stats["reconnects"] != self._reconnects:
             return True
         return asyncio.get_running_loop().time() - self._heard_s > SILENCE_S_MAX
 
@@ -248,7 +282,7 @@ class Feed:
     async def _renew(self) -> None:
         """A connection, a consumer and an address of its own for what is asked from now on: late
         answers to older requests are acknowledged by nobody, and so come again."""
-        await self.aclose()
+        await self._unsubscribe()
         self._nats = await self._connect()
         self._reconnects = self._nats.stats["reconnects"]
         self._name = await self._ensure(self._nats)

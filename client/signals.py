@@ -169,7 +169,10 @@ class AsyncSignals:
         start: Start = NEW,
         ack_within: float = ACK_S,
         dead_after: int | None = None,
+        idle_s_max: float | None = None,
     ) -> None:
+        """`idle_s_max`: the cluster forgets a durable reader that nobody reads for so long, and
+        whoever still has it makes it anew where it was."""
         if not 0.1 <= ack_within <= ACK_S_MAX:
             raise InvalidArgument(
                 f"A signal cannot be acknowledged within {ack_within} s.",
@@ -192,8 +195,11 @@ class AsyncSignals:
         self._after = Seq(0)
         self._nats: Nats | None = None
         self._extended_s = 0.0
+        self._idle_s_max = idle_s_max
         self._is_open = False
-        self._feed = Feed(api.connect, self._ensure, self._log, batch=READ_AHEAD)
+        # What it fetches counts as given: with a limit to that it fetches nothing ahead.
+        batch = READ_AHEAD if dead_after is None else 1
+        self._feed = Feed(api.connect, self._ensure, self._log, batch=batch)
 
     async def open(self) -> Self:
         """Takes its place: from now on no signal is missed. Safe to repeat. Raises Conflict when
@@ -248,8 +254,9 @@ class AsyncSignals:
         await self._api.emit(topic, whole if fits else said, id=id)
 
     async def aclose(self) -> None:
-        """Ends it; where a durable reader stands is kept. Safe to repeat."""
-        await self._feed.aclose()
+        """Ends it; where a durable reader stands is kept, and what it has fetched ahead is there
+        for the next one at once. Safe to repeat."""
+        await self._feed.aclose(give_back=self.durable is not None)
         self._is_open = False
 
     async def __aenter__(self) -> Self:
@@ -290,11 +297,14 @@ class AsyncSignals:
         try:
             info = await read_consumer(nats, self._log, name)
         except NotFound:
-            if self._is_open:
+            if self._is_open and self._idle_s_max is None:
                 raise NotFound(
                     f"The reader {durable!r} was forgotten.", hint="Open it anew."
                 ) from None
-            config = consumer_config(name, self._subjects, self._start, ack_s=self._ack_s)
+            start: Start = self._after + 1 if self._after else self._start
+            config = consumer_config(
+                name, self._subjects, start, ack_s=self._ack_s, idle_s_max=self._idle_s_max
+            )
             info = await make_consumer(nats, self._log, config)
         if info.config.filter_subject != self._subjects:
             raise Conflict(
@@ -359,7 +369,12 @@ def check_start(start: Start) -> Start:
 
 
 def consumer_config(
-    name: str, filter_subject: str, start: Start, *, ack_s: float | None
+    name: str,
+    filter_subject: str,
+    start: Start,
+    *,
+    ack_s: float | None,
+    idle_s_max: float | None = None,
 ) -> dict[str, object]:
     """How a consumer of signals is made; with `ack_s` a durable one. Pure."""
     config: dict[str, object] = {
@@ -375,13 +390,18 @@ def consumer_config(
             "mem_storage": True,
             "num_replicas": 1,
         }
-    return config | {
-        "durable_name": name,
-        "ack_policy": "explicit",
-        "ack_wait": int(ack_s * NANOSECONDS),
-        "max_ack_pending": UNACKNOWLEDGED_MAX,
-        "max_deliver": -1,
-    }
+    forgotten = {} if idle_s_max is None else {"inactive_threshold": int(idle_s_max * NANOSECONDS)}
+    return (
+        config
+        | forgotten
+        | {
+            "durable_name": name,
+            "ack_policy": "explicit",
+            "ack_wait": int(ack_s * NANOSECONDS),
+            "max_ack_pending": UNACKNOWLEDGED_MAX,
+            "max_deliver": -1,
+        }
+    )
 
 
 def _deliver_policy(start: Start) -> dict[str, object]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tensorcast.controlplane.core.guard import ACTOR
 from tensorcast.controlplane.notify import Supervisor
 from tensorcast.controlplane.services.api import run_api
 from tensorcast.controlplane.services.api_audit import Proofs
@@ -32,6 +33,7 @@ from tensorcast.controlplane.services.continuity import check_start
 from tensorcast.controlplane.services.departures import run_departures
 from tensorcast.controlplane.services.gate import Gate, GatedAppender
 from tensorcast.controlplane.services.heartbeats import Heartbeats
+from tensorcast.controlplane.services.interruptions import LastWords, interrupt_policies
 from tensorcast.controlplane.services.persister import run_persister
 from tensorcast.controlplane.services.plans import run_plans
 from tensorcast.controlplane.services.policy_files import load_catalog
@@ -48,6 +50,7 @@ from tensorcast.controlplane.settings import SERVICES, Settings, read_settings
 from tensorcast.controlplane.store.engine import make_engine
 from tensorcast.controlplane.store.migrate import migrate
 from tensorcast.log.blocks import JetStreamBlocks
+from tensorcast.log.execute import Origin, plan
 from tensorcast.log.folding import Folding
 from tensorcast.log.follower import Follower
 from tensorcast.log.heads import JetStreamHeads
@@ -55,6 +58,7 @@ from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.tail import Tail
 from tensorcast.log.writer import Writer
 from tensorcast.schema.cluster import ClusterView
+from tensorcast.schema.commands import StopPolicy
 from tensorcast.schema.errors import (
     Corrupt,
     InvalidArgument,
@@ -63,7 +67,7 @@ from tensorcast.schema.errors import (
     find_leaves,
 )
 from tensorcast.schema.heads import public_key_of
-from tensorcast.schema.ids import Seq
+from tensorcast.schema.ids import EventId, Seq
 
 START_S_MAX = 60.0
 CONNECT_S_MAX = 3.0
@@ -197,6 +201,8 @@ def _make_desk(
     """What the services share; closed with `owned`."""
     engine = make_engine(settings.postgres_url or NOWHERE, name="tensorcast api")
     owned.push_async_callback(engine.dispose)
+    catalog = load_catalog(settings.topology, [Path(name) for name in settings.policies])
+    last_words = _make_last_words(settings, follower)
     cursors = JetStreamCursors(log)
     return Desk(
         cluster=settings.cluster,
@@ -210,9 +216,30 @@ def _make_desk(
         block_log=JetStreamBlocks(log.connection, settings.cluster),
         block_progress=Progress(),
         gate=Gate(cursors),
-        catalog=load_catalog(settings.topology, [Path(name) for name in settings.policies]),
+        catalog=interrupt_policies(catalog, settings.policy_timeout_s, last_words),
         proofs=_make_proofs(settings, log, engine, owned),
     )
+
+
+def _make_last_words(settings: Settings, follower: Follower) -> LastWords:
+    """Says in the log that a policy is stopped, while the event loop stands still because of it."""
+
+    async def say(command: StopPolicy, cause: EventId | None) -> None:
+        log = await connect_log(
+            settings.nats_url,
+            settings.cluster,
+            name="controlplane watchdog",
+            timeout_s=CONNECT_S_MAX,
+            access=settings.access,
+        )
+        try:
+            drafts, _ = plan(follower.view, [command], Origin(actor=ACTOR, cause=cause))
+            if drafts:
+                await log.append(drafts)
+        finally:
+            await log.aclose()
+
+    return say
 
 
 def _make_proofs(

@@ -17,6 +17,7 @@ from tensorcast.schema.ids import parse_cluster
 SERVICES = ("persister", "scheduler", "timers", "api")
 HEARTBEAT_S = 1.0
 NODE_TIMEOUT_S = 5.0
+POLICY_TIMEOUT_S = 5.0
 TOPOLOGY = ("rack", "host")
 PARTITION_EVENTS = 1 << 18
 """32 snapshots of a history; some hundred MB with all indexes."""
@@ -31,7 +32,8 @@ _PREFIX = "TENSORCAST_"
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`services` are those that run in this process; times are in seconds. `notify_socket` is where
     a supervisor hears that the process is ready; `audit_dir` the folder of the key and the file of
-    signed heads (None: no heads are signed); `policies` are files or folders with policies;
+    signed heads (None: no heads are signed); `policies` are files or folders with policies,
+    each of which may take `policy_timeout_s` for a decision;
     `partition_events` is the size of each new partition of the history; `archive_dir` where old
     events go: by themselves, when they are older than `retention_s` or lie beyond
     `retention_bytes` of younger ones (None: they stay)."""
@@ -44,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node_timeout_s: float = NODE_TIMEOUT_S
     topology: tuple[str, ...] = TOPOLOGY
     policies: tuple[str, ...] = ()
+    policy_timeout_s: float = POLICY_TIMEOUT_S
     access: Access = Access()
     notify_socket: str | None = None
     audit_dir: str | None = None
@@ -77,6 +80,7 @@ def read_settings(environ: Mapping[str, str], services: str) -> Settings:
         node_timeout_s=node_timeout_s,
         topology=_topology(environ.get(_PREFIX + "TOPOLOGY", "")),
         policies=tuple(filter(None, environ.get(_PREFIX + "POLICIES", "").split(os.pathsep))),
+        policy_timeout_s=_seconds(environ, "POLICY_TIMEOUT_S", POLICY_TIMEOUT_S),
         access=read_access(environ, "controlplane"),
         notify_socket=environ.get("NOTIFY_SOCKET") or None,
         audit_dir=environ.get(_PREFIX + "AUDIT_DIR") or None,

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 import msgspec
 
 from tensorcast.client.api import ControlPlane
+from tensorcast.client.calls import reader_of
 from tensorcast.client.context import Context
 from tensorcast.client.position import Position
+from tensorcast.client.signals import forget_reader
 from tensorcast.engines.ending import write_note
 from tensorcast.schema.commands import LeaveEngine
 from tensorcast.schema.errors import TensorCastError
@@ -46,10 +48,13 @@ def make_api(context: Context, engine: str) -> ControlPlane:
 
 
 async def leave(api: ControlPlane, engine: EngineId, life: str) -> None:
-    """Says that this life of the engine is over, if that is heard within moments."""
+    """Says that this life of the engine is over, if that is heard within moments. Calls to it are
+    kept no longer: their steps fail. (Another life that has begun meanwhile makes its reader anew
+    where it was.)"""
     with contextlib.suppress(TensorCastError, TimeoutError):
         async with asyncio.timeout(LEAVE_S):
             await api.execute(LeaveEngine(engine=engine, life=life))
+            await forget_reader(await api.connect(), api.cluster, reader_of(engine))
 
 
 async def _leave_by(note: Note) -> None:

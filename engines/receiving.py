@@ -67,6 +67,7 @@ class Receiver:
         self._client = client
         self._model = _Model(presence, load)
         self._updater = Updater(self._model, None)
+        self._parts = self._parts_staged = 1
 
     @property
     def version(self) -> str:
@@ -120,7 +121,10 @@ class Receiver:
         if self.version == version and self._artifact == artifacts[0]:
             return
         check = said.get("check") is not False
-        self._updater.stage(lambda: self._bring(version, artifacts, check=check))
+        # Weights of more parts than it began with have tensors that it does not know yet.
+        exact = len(artifacts) == self._parts
+        self._updater.stage(lambda: self._bring(version, artifacts, check=check), exact=exact)
+        self._parts_staged = len(artifacts)
 
     def _switch(self, version: str) -> None:
         staged = self._updater.staged
@@ -129,6 +133,7 @@ class Receiver:
         if staged is None or staged.version != version:
             raise Rejected(f"The weights {version} are not staged.", hint="Stage them first.")
         self._updater.commit()
+        self._parts = self._parts_staged
 
     @property
     def _artifact(self) -> str | None:

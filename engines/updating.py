@@ -69,19 +69,20 @@ class Updater:
         self.serving = serving
         self.staged: Weights | None = None
 
-    def stage(self, bring: Callable[[], Weights]) -> None:
+    def stage(self, bring: Callable[[], Weights], *, exact: bool = False) -> None:
         """Brings and checks new weights on every rank; the model is not touched. Raises what
         `bring` raises, InvalidArgument for weights of another shape, Unavailable when another rank
-        failed, Rejected when the weights of now could not be put back; then nothing is staged."""
+        failed, Rejected when the weights of now could not be put back; then nothing is staged.
+        `exact`: the new ones may have no tensor that those of now have not."""
         self.staged = None
         brought: list[Weights] = []
-        error = failure_of(lambda: brought.append(self._brought(bring)))
+        error = failure_of(lambda: brought.append(self._brought(bring, exact)))
         problem = self._model.agree(explain(error))
         if problem:
             raise error or Unavailable(f"On another rank of this engine: {problem}")
         self.staged = brought[0]
 
-    def _brought(self, bring: Callable[[], Weights]) -> Weights:
+    def _brought(self, bring: Callable[[], Weights], exact: bool) -> Weights:
         if self.serving is None:
             raise Rejected(
                 "The weights that serve now could not be put back if anything went wrong.",
@@ -89,7 +90,7 @@ class Updater:
                 " it was when it started.",
             )
         weights = bring()
-        check_shapes(weights.shapes, self.serving.shapes)
+        check_shapes(weights.shapes, self.serving.shapes, exact=exact)
         return weights
 
     def cancel(self) -> None:
@@ -126,15 +127,19 @@ class Updater:
         raise error or Unavailable(f"On another rank of this engine: {problem}")
 
 
-def check_shapes(new: Shapes, old: Shapes) -> None:
+def check_shapes(new: Shapes, old: Shapes, *, exact: bool = False) -> None:
     """Raises InvalidArgument unless `new` has all tensors of `old`, in their shapes and in a dtype
-    that can become theirs. Others may be there too: a model passes over what it does not know, or
-    refuses it, which is undone."""
+    that can become theirs. Others may be there too, unless it is to be `exact`: a model passes over
+    what it does not know, or refuses it, which is undone."""
     missing = sorted(old.keys() - new.keys())
     if missing:
-        more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
         raise InvalidArgument(
-            f"The new weights lack {', '.join(missing[:NAMED_MAX])}{more}.",
+            f"The new weights lack {_few(missing)}.", hint="Are they of the same model?"
+        )
+    strange = sorted(new.keys() - old.keys())
+    if strange and exact:
+        raise InvalidArgument(
+            f"The new weights have {_few(strange)}, which the model has not.",
             hint="Are they of the same model?",
         )
     for name, (dtype, shape) in old.items():
@@ -145,6 +150,11 @@ def check_shapes(new: Shapes, old: Shapes) -> None:
                 f"The new {name} is {_words(found)}; the model has {_words((dtype, shape))}.",
                 hint="Are they of the same model?",
             )
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
 
 
 def _words(shape: tuple[str, tuple[int, ...]]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -39,12 +40,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Who wants the commands, and why. `derived`: the ids of the events follow from the cause, so
-    that processes that decide the same thing at once append it once."""
+    that processes that decide the same thing at once append it once. `at`: when they were decided
+    on, unless that is now."""
 
     actor: str
     cause: EventId | None = None
     trace: str | None = None
     derived: bool = False
+    at: datetime | None = None
 
 
 async def execute(
@@ -56,18 +59,23 @@ async def execute(
     cause: EventId | None = None,
     trace: str | None = None,
     derived: bool = False,
+    at: datetime | None = None,
+    check: Callable[[ClusterView], None] | None = None,
 ) -> Outcome:
     """Decides all commands and appends their events as one; then waits until the follower has
     seen them, so that its view includes the change.
 
     Each command sees what the ones before it will have done. `derived` needs a cause. Nothing is
     refused, and nothing is called done already, on a view that is older than the log. Signals are
-    not refused for what others say on their topic meanwhile. Raises what
-    `decide` raises, Conflict when others kept winning, Unavailable, Timeout.
+    not refused for what others say on their topic meanwhile. `check` is called with each view that
+    is decided on, and may raise. Raises what it and `decide` raise, Conflict when others kept
+    winning, Unavailable, Timeout.
     """
-    origin = Origin(actor=actor, cause=cause, trace=trace, derived=derived)
+    origin = Origin(actor=actor, cause=cause, trace=trace, derived=derived, at=at)
     fresh = False
     for attempt in range(1, ATTEMPTS_MAX + 1):
+        if check is not None:
+            check(follower.view)
         try:
             drafts, version = plan(follower.view, commands, origin)
         except TensorCastError:
@@ -115,7 +123,7 @@ def plan(
 def _draft(event: Event, origin: Origin, ordinal: int, expected: Seq | None) -> Draft:
     return Draft(
         id=_event_id(event, origin, ordinal),
-        at=now(),
+        at=origin.at or now(),
         actor=origin.actor,
         event=event,
         cause=origin.cause,

@@ -66,7 +66,7 @@ class Show(_Message, frozen=True, kw_only=True):
 
 class Browse(_Message, frozen=True, kw_only=True):
     """Verbs `artifact.list`, `key.list`, `operation.list`, `node.list`, `engine.list`: newest
-    first; with `at` as it was after that event."""
+    first; with `at` as it was after that event. `plan.list`: those with a `label`."""
 
     limit: int = LIST_MAX
     after: Seq = Seq(0)
@@ -74,6 +74,7 @@ class Browse(_Message, frozen=True, kw_only=True):
     node: NodeId | None = None
     artifact: str | None = None
     at: Seq | None = None
+    label: str = ""
 
 
 class AuditQuery(_Message, frozen=True, kw_only=True):

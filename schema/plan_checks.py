@@ -92,6 +92,22 @@ def check_plan(spec: PlanSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def check_inputs(spec: PlanSpec, given: Mapping[str, object]) -> tuple[str, ...]:
+    """What is wrong with the inputs that somebody gives a plan, one sentence for each; what is not
+    given yet is no fault."""
+    found: list[str] = []
+    for name, value in given.items():
+        wanted = spec.inputs.get(name)
+        if wanted is None:
+            known = f"; it has {', '.join(spec.inputs)}" if spec.inputs else "; it has none"
+            found.append(
+                f"The plan has no input {name!r}{suggest(name, spec.inputs) or known + '.'}"
+            )
+            continue
+        found += _said(lambda v=value, w=wanted, n=name: check_value(v, w.type, f"Input {n!r}"))
+    return tuple(found)
+
+
 def _check_spec(spec: PlanSpec, prefix: str, depth: int) -> Iterator[str]:
     for name, wanted in spec.inputs.items():
         if wanted.default is not None:

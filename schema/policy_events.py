@@ -28,9 +28,9 @@ class PolicyDisabled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """It answers no more events until somebody enables it, for it raised (`reason` is "raised") or
-    asked for too much ("flood") or for what it may not ("forbidden"). The cause is the event that
-    it answered so."""
+    """It answers no more events until somebody enables it, for it raised (`reason` is "raised"),
+    took too long ("slow") or asked for too much ("flood") or for what it may not ("forbidden"). The
+    cause is the event that it answered so."""
 
     policy: str
     reason: str

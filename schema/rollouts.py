@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.ids import is_artifact_id
+from tensorcast.schema.ids import PlanId, derive_plan_id, is_artifact_id
 from tensorcast.schema.plans import (
     CONCURRENCY,
     ITEMS_MAX,
@@ -132,6 +132,17 @@ class RolloutLimits(_Struct, frozen=True, kw_only=True):
     check: bool = True
 
 
+def rollout_id(name: str, last: PlanId | None) -> PlanId:
+    """The plan that rolls these weights out after the roll-out `last`: there is one, however many
+    ask for it at the same moment."""
+    return derive_plan_id(rollout_dedup(name, last))
+
+
+def rollout_dedup(name: str, last: PlanId | None) -> str:
+    """What `rollout_id` follows from."""
+    return f"rollout\n{name}\n{last or ''}"
+
+
 def plan_rollout(
     wanted: VersionSet,
     members: Sequence[Member],
@@ -143,7 +154,7 @@ def plan_rollout(
     """The plan of a roll-out. `late`: engines that began to serve an older version meanwhile are
     brought along in the end. Raises InvalidArgument for what makes no sense."""
     limits = limits or RolloutLimits()
-    _check(wanted, members, strategy)
+    _check(wanted, members, strategy, limits)
     steps: list[Step] = []
     if members:
         steps += _prepare(wanted, members, limits)
@@ -162,7 +173,15 @@ def plan_rollout(
     )
 
 
-def _check(wanted: VersionSet, members: Sequence[Member], strategy: Strategy) -> None:
+def _check(
+    wanted: VersionSet, members: Sequence[Member], strategy: Strategy, limits: RolloutLimits
+) -> None:
+    for given, kind in ((strategy, Strategy), (limits, RolloutLimits)):
+        try:
+            msgspec.convert(msgspec.to_builtins(given), kind)
+        except msgspec.ValidationError as error:
+            words = str(error)[:1].lower() + str(error)[1:]
+            raise InvalidArgument(f"{type(given).__name__} cannot be so: {words}.") from error
     if not wanted.parts or len(wanted.parts) > MOVES_MAX:
         raise InvalidArgument(f"A version has 1 to {MOVES_MAX} parts.")
     if len({part.key for part in wanted.parts}) < len(wanted.parts):

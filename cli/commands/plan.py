@@ -35,7 +35,9 @@ from tensorcast.schema.errors import (
     Timeout,
     Unavailable,
 )
+from tensorcast.schema.plan_checks import check_inputs
 from tensorcast.schema.plans import PlanSpec
+from tensorcast.schema.rollouts import ROLLOUT
 
 if TYPE_CHECKING:
     from tensorcast.client import Client
@@ -77,10 +79,13 @@ def validate(
     """Check a plan: form, references, types, cycles, and what this cluster cannot do."""
     spec, faults = inspect_plan(_read(file))
     session, alone = session_of(call), ""
-    if spec is not None and not faults and not offline:
+    given = parse_inputs(spec, inputs) if spec is not None else {}
+    if spec is not None:
+        faults = (*faults, *check_inputs(spec, given))
+    if spec is not None and not offline:
         try:
             with session.client() as client:
-                faults = client.api.check_plan(spec, parse_inputs(spec, inputs))
+                faults = tuple(dict.fromkeys((*faults, *client.api.check_plan(spec, given))))
         except Unavailable as error:
             alone = f"Only the plan itself was looked at, not the cluster: {error.message}"
             print(alone, file=session.world.err)
@@ -223,10 +228,11 @@ def cancel(
     plan: What,
     reason: Annotated[str, typer.Option(help="Told in the log.")] = "asked by a user",
 ) -> Result:
-    """Cancel a plan, with what it copies."""
+    """Cancel a plan, with what it copies. What it has done stays done."""
     with session_of(call).client() as client:
         client.api.cancel_plan(plan, reason=reason)
-        return _done(client.api.plan(plan), "is cancelled")
+        info = client.api.plan(plan)
+    return _done(info, "is cancelled", *_left_behind(info))
 
 
 @app.command()
@@ -334,6 +340,17 @@ def _describe(info: PlanInfo) -> Answer:
     )
 
 
-def _done(info: PlanInfo, words: str) -> Answer:
-    sentence = f"{shorten_plan(info.id)} {words}."
-    return Answer(data=info, blocks=lambda: (Note(sentence),), brief=(info.id,))
+def _left_behind(info: PlanInfo) -> Sequence[str]:
+    """What a plan that is cancelled leaves as it is, where that matters."""
+    name = info.labels.get(ROLLOUT)
+    if not name:
+        return ()
+    return (
+        "That undoes nothing: each engine keeps the weights that it has now."
+        f" `tcctl rollout undo {name}` takes all of them back.",
+    )
+
+
+def _done(info: PlanInfo, words: str, *further: str) -> Answer:
+    notes = (f"{shorten_plan(info.id)} {words}.", *further)
+    return Answer(data=info, blocks=lambda: tuple(map(Note, notes)), brief=(info.id,))

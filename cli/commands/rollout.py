@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -69,8 +70,14 @@ def start(
     ] = None,
     strategy: Chosen = Way.ALL,
     at_once: AtOnce = None,
-    canaries: Annotated[int, typer.Option(min=1, metavar="N", help="So many go first.")] = 1,
-    soak: Annotated[str, typer.Option(metavar="TIME", help="So long they must do well.")] = "60s",
+    canaries: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="canary: so many go first (default: 1)."),
+    ] = None,
+    soak: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="canary: so long they must do well (default: 60s)."),
+    ] = None,
     health: Annotated[
         str | None,
         typer.Option(metavar="TOPIC", help="By these signals; without --check none may come."),
@@ -87,6 +94,8 @@ def start(
 ) -> Result:
     """Roll a version out; it goes on without this command. `tcctl plan watch` follows it."""
     session = session_of(call)
+    canary = {"--canaries": canaries, "--soak": soak, "--health": health, "--check": checks}
+    _refuse_needless(strategy, at_once, canary)
     how = _strategy(strategy, at_once, canaries, soak, _health(health, checks))
     together = dict(map(_split, parts)) if parts else None
     with session.client() as client:
@@ -139,13 +148,28 @@ def undo(
     session = session_of(call)
     if strategy is Way.CANARY:
         raise Usage("What was there before needs no canary.", hint="Use all or rolling.")
+    _refuse_needless(strategy, at_once, {})
     with session.client() as client:
-        run = client.undo_roll_out(name, strategy=_strategy(strategy, at_once, 1, "0s", ()))
+        run = client.undo_roll_out(name, strategy=_strategy(strategy, at_once, None, None, ()))
         return _follow(session, run, "undoes it", wait, timeout)
 
 
+def _refuse_needless(way: Way, at_once: int | None, canary: Mapping[str, object]) -> None:
+    """Raises Usage for what belongs to another strategy: whoever says it means that one."""
+    needless = [option for option, given in canary.items() if given]
+    if needless and way is not Way.CANARY:
+        verb = "is" if len(needless) == 1 else "are"
+        raise Usage(f"{', '.join(needless)} {verb} for canaries.", hint="Say --strategy canary.")
+    if way is Way.ALL and at_once is not None:
+        raise Usage("All change at once: --at-once is for others.", hint="Say --strategy rolling.")
+
+
 def _strategy(
-    way: Way, at_once: int | None, canaries: int, soak: str, health: tuple[Health, ...]
+    way: Way,
+    at_once: int | None,
+    canaries: int | None,
+    soak: str | None,
+    health: tuple[Health, ...],
 ) -> Strategy:
     match way:
         case Way.ALL:
@@ -153,8 +177,8 @@ def _strategy(
         case Way.ROLLING:
             return Rolling(at_once=at_once or 1)
         case Way.CANARY:
-            soak_s = parse_seconds(soak)
-            return Canary(count=canaries, soak_s=soak_s, health=health, at_once=at_once)
+            soak_s = parse_seconds(soak or "60s")
+            return Canary(count=canaries or 1, soak_s=soak_s, health=health, at_once=at_once)
 
 
 def _health(topic: str | None, checks: list[str] | None) -> tuple[Health, ...]:

@@ -148,12 +148,24 @@ def kind_of(cls: type[object], origin: str, *, is_on: bool = False) -> Kind:
         name=parse_policy(name),
         about=" ".join(about.split()),
         origin=origin,
-        make=cast("Callable[[Parameters], Policy]", cls),
+        make=partial(_make, cast("Callable[[Parameters], Policy]", cls), name),
         parameters=parameters,
         is_on=is_on,
     )
     parse_parameters(kind, {})  # every field has a default
     return kind
+
+
+def _make(cls: Callable[[Parameters], Policy], name: str, parameters: Parameters) -> Policy:
+    """A policy of its parameters. Raises InvalidArgument for whatever it raises."""
+    try:
+        return cls(parameters)
+    except InvalidArgument:
+        raise
+    except (Exception, SystemExit) as error:  # a policy is anybody's code
+        raise InvalidArgument(
+            f"Policy {name} cannot be made of these parameters: {type(error).__name__}: {error}."
+        ) from error
 
 
 def make_catalog(labels: Sequence[str] = LABELS, further: Iterable[Kind] = ()) -> Catalog:

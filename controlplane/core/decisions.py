@@ -9,7 +9,16 @@ from __future__ import annotations
 import msgspec
 
 from tensorcast.controlplane.core.catalog import CATALOG, Catalog
-from tensorcast.controlplane.core.guard import ACTOR, RAISED, Guard, stop
+from tensorcast.controlplane.core.guard import (
+    ACTOR,
+    RAISED,
+    SLOW,
+    Guard,
+    NoAnswer,
+    Overdue,
+    gather,
+    stop,
+)
 from tensorcast.controlplane.core.policies.base import Policy
 from tensorcast.controlplane.core.view import (
     DRAINED,
@@ -30,6 +39,7 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import CancelOperation, Command, IssueOperation, RetryOperation
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.ids import NodeId, OperationId, replica_id
+from tensorcast.schema.plan_commands import SubmitPlan
 from tensorcast.schema.work import Evict as EvictWork
 from tensorcast.schema.work import Load, Materialize, Persist, Verify, Work
 
@@ -62,16 +72,18 @@ def decide_reactions(
     guard: Guard | None = None,
 ) -> tuple[Decision, ...]:
     """The answers of all policies to an event, without two operations that have one aim. A policy
-    that raises, or of which the guard says so, is stopped; the others go on. One that is essential
-    and raises is not stopped: nothing follows from this event."""
+    that raises, takes too long, or of which the guard says so, is stopped; the others go on. One
+    that is essential and raises is not stopped: nothing follows from this event."""
     aims: set[Aim] = set()
     decisions = []
     for policy in policies:
+        limits = catalog.limits(policy.name)
         try:
-            answer = tuple(policy.react(view, recorded))
-            limits = catalog.limits(policy.name)
+            answer = gather(policy.react(view, recorded), limits.event_commands_max)
             end = guard.judge(policy.name, limits, answer, recorded) if guard else None
-        except (Exception, SystemExit) as error:  # a policy is anybody's code
+        except Overdue as error:
+            end, answer = stop(policy.name, SLOW, str(error)), ()
+        except BaseException as error:  # a policy is anybody's code
             end, answer = stop(policy.name, RAISED, _describe(error)), ()
         if end is not None:
             spared = end.reason == RAISED and catalog.is_essential(policy.name)
@@ -86,6 +98,8 @@ def decide_reactions(
 
 def _describe(error: BaseException) -> str:
     """What was raised, and where."""
+    if isinstance(error, NoAnswer):
+        return str(error)
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -108,7 +122,8 @@ def _is_first(command: Command, aims: set[Aim]) -> bool:
 
 def is_right(view: ClusterView, command: Command) -> bool:
     """Whether a decision still makes sense in a newer view. An operation that is there already,
-    or that another pending one makes superfluous, is not issued again."""
+    or that another pending one makes superfluous, is not issued again; nor is a plan submitted that
+    somebody else was faster with."""
     match command:
         case IssueOperation(operation=name, node=node, work=work):
             return (
@@ -126,6 +141,8 @@ def is_right(view: ClusterView, command: Command) -> bool:
             )
         case CancelOperation(operation=name):
             return name in view.operations and view.operations[name].status in OPEN
+        case SubmitPlan(plan=plan):
+            return plan not in view.plans
         case _:
             return True
 

@@ -7,7 +7,8 @@ that is started anew does too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ from tensorcast.schema.plan_commands import CancelPlan, SubmitPlan
 ACTOR: Final = "controlplane:guard"
 WINDOW_S: Final = 60
 PREFIX: Final = "policy:"
-RAISED, FLOOD, FORBIDDEN = "raised", "flood", "forbidden"
+RAISED, FLOOD, FORBIDDEN, SLOW = "raised", "flood", "forbidden", "slow"
 DETAIL_CHARS_MAX: Final = 500
 ALLOWED: Final = (
     c.IssueOperation
@@ -44,12 +45,28 @@ ALLOWED: Final = (
 """What policies may ask for; what movers, timers and engines report is theirs alone."""
 
 
+class Overdue(BaseException):
+    """A decision took too long. It goes through whatever catches an `Exception`."""
+
+
+class NoAnswer(Exception):
+    """What a policy answered are no commands."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Most commands of one policy: as the answer to one event, and events that it has written in
     `WINDOW_S` seconds of the log's time."""
 
     event_commands_max: int = 1000
     minute_commands_max: int = 6000
+
+
+def gather(answer: object, commands_max: int) -> tuple[Command, ...]:
+    """The commands that a policy answered, of too many one more than may be. Raises NoAnswer, and
+    what the answer raises as it is read."""
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
+        raise NoAnswer(f"it answered {answer!r:.100}, where a tuple of commands is wanted")
+    return tuple(islice(answer, commands_max + 1))
 
 
 class Guard:
@@ -96,9 +113,7 @@ class Guard:
             if fault:
                 return stop(policy, FORBIDDEN, fault)
         if len(commands) > limits.event_commands_max:
-            text = (
-                f"{len(commands)} commands for one event; {limits.event_commands_max} are the limit"
-            )
+            text = f"more than {limits.event_commands_max} commands for one event"
             return stop(policy, FLOOD, text)
         total = self.count(policy, recorded) + len(commands)
         if total > limits.minute_commands_max:

@@ -12,18 +12,24 @@ from tensorcast.schema.aggregates.plan import OPEN, PlanStatus
 from tensorcast.schema.api import LIST_MAX, Browse, Show
 from tensorcast.schema.api_plans import ForecastInfo, PlanInfo, TryPlan, WaitPlan
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.plan_checks import check_plan
+from tensorcast.schema.plan_checks import check_inputs, check_plan
 
 
 async def list_plans(desk: Desk, request: Browse) -> tuple[PlanInfo, ...]:
-    """The plans (or those of `status`), the last submitted first, without their steps."""
+    """The plans (those of `status`, those with a `label`), the last submitted first, without their
+    steps."""
     known = [status.value for status in PlanStatus]
     if request.status not in (None, "all", *known) or request.limit < 1:
         raise InvalidArgument(
             f"{request.status!r} is not a state of a plan.", hint=f"Use one of {', '.join(known)}."
         )
     view = await desk.view_for(request)
-    chosen = [p for p in view.plans.values() if request.status in (None, "all", p.status)]
+    chosen = [
+        plan
+        for plan in view.plans.values()
+        if request.status in (None, "all", plan.status)
+        and (not request.label or request.label in plan.spec.labels)
+    ]
     chosen.sort(key=lambda plan: plan.submitted_seq, reverse=True)
     return tuple(summarize_plan(plan) for plan in chosen[: min(request.limit, LIST_MAX)])
 
@@ -50,7 +56,11 @@ async def wait_plan(desk: Desk, request: WaitPlan) -> PlanInfo:
 async def check_request(desk: Desk, request: TryPlan) -> tuple[str, ...]:
     """All that is wrong with a plan, here and now; () when nothing is."""
     view = await desk.view_after(request.after)
-    return (*check_plan(request.spec), *check_placement(view, request.spec, request.inputs))
+    return (
+        *check_plan(request.spec),
+        *check_inputs(request.spec, request.inputs),
+        *check_placement(view, request.spec, request.inputs),
+    )
 
 
 async def explain_plan(desk: Desk, request: TryPlan) -> ForecastInfo:

@@ -4,7 +4,8 @@ its time has come, and appends what follows.
 Any number may run. What a plan is waiting for is in the log, and so is all that was done: a runner
 that starts looks at every open plan once, and knows as much as the one that was killed. Decisions
 are appended on the expectation that nobody has moved the plan meanwhile; who is second is refused,
-looks again and finds it done.
+looks again and finds it done. Their events bear the time of the look, not that of the append: so
+the log tells exactly what was known when they were decided, and they can be decided anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from tensorcast.controlplane.core.broadcast import LABELS
@@ -32,13 +33,15 @@ from tensorcast.schema.errors import Conflict, TensorCastError, Timeout, Unavail
 from tensorcast.schema.events import SignalEmitted
 from tensorcast.schema.faults import from_error
 from tensorcast.schema.ids import EventId, PlanId, Seq
-from tensorcast.schema.plan_events import StepPath
+from tensorcast.schema.plan_events import PlanEvent, StepPath
 from tensorcast.schema.signals import Pattern, Signal, matches
 
 PAUSE_S: Final = 0.5
 """After a refusal that only time can help."""
 LOOKS_MAX: Final = 100
 """Looks at one plan before others get their turn."""
+LOOK_MAX: Final = timedelta(seconds=0.2)
+"""What was decided longer ago is decided anew: times count from it."""
 IDLE_S: Final = 3600.0
 _logger = logging.getLogger(__name__)
 
@@ -137,12 +140,15 @@ class Runner:
             try:
                 heard = {one.path: await self._hear(view, name, one) for one in listening(plan)}
                 decisions = react(view, plan, moment, heard, self._labels)
+                version = plan.version
                 for decision in decisions:
+                    if now() - moment > LOOK_MAX and decision is not decisions[0]:
+                        break
                     step = step_at(decision.commands)
                     for place, command in enumerate(decision.commands):
                         step = step_at(decision.commands, place)
                         check_command(self._follower.view, user_of(plan.actor), command)
-                    await self._carry_out(name, decision)
+                    version = await self._carry_out(name, decision, moment, version)
             except (Conflict, Unavailable, Timeout, NoRoom) as error:
                 _logger.info("plan %s is looked at again: %s", name, error)
                 asyncio.get_running_loop().call_later(PAUSE_S, self.wake, (name,))
@@ -158,15 +164,36 @@ class Runner:
                 return
         self.wake((name,))
 
-    async def _carry_out(self, plan: PlanId, decision: Decision) -> None:
-        cause = await self._event_at(decision.because)
-        await execute(self._writer, self._follower, decision.commands, actor=plan, cause=cause)
+    async def _carry_out(
+        self, plan: PlanId, decision: Decision, moment: datetime, version: Seq
+    ) -> Seq:
+        """Appends a decision, and returns the last event of the plan then. Raises Conflict when
+        somebody has moved the plan after its event `version`."""
+
+        def check(view: ClusterView) -> None:
+            if view.plans[plan].version != version:
+                raise Conflict(f"Somebody else has moved plan {plan}.")
+
+        done = await execute(
+            self._writer,
+            self._follower,
+            decision.commands,
+            actor=plan,
+            cause=await self._event_at(decision.because),
+            at=moment,
+            check=check,
+        )
+        behind = len(done.events) - 1
+        own = [n for n, draft in enumerate(done.events) if isinstance(draft.event, PlanEvent)]
+        return Seq(done.seq - behind + own[-1]) if own else version
 
     async def _abandon(self, plan: Plan, error: TensorCastError, step: StepPath) -> None:
         """Ends a plan whose next event, for this step, can never be written."""
+        view, moment = self._follower.view, now()
+        version = view.plans[plan.id].version
         try:
-            for decision in abandon(self._follower.view, plan, from_error(error), step):
-                await self._carry_out(plan.id, decision)
+            for decision in abandon(view, view.plans[plan.id], from_error(error), step):
+                version = await self._carry_out(plan.id, decision, moment, version)
         except TensorCastError as further:
             _logger.warning("plan %s cannot end yet: %s", plan.id, further)
             asyncio.get_running_loop().call_later(PAUSE_S, self.wake, (plan.id,))

@@ -108,8 +108,13 @@ class Scheduler:
 
     def _decide(self, recorded: Recorded) -> Sequence[Decision]:
         """What follows from an event. A policy that stumbles over it stops no other."""
-        catalog = self._catalog
-        policies = catalog.running(self.view)
+        catalog, newest = self._catalog, self._follower.view
+        policies = tuple(
+            policy
+            for policy in catalog.running(self.view)
+            # One that was stopped meanwhile is not asked again: it may never have come back.
+            if newest.at < self.view.at or catalog.is_running(newest, policy.name)
+        )
         decisions = decide_reactions(
             self.view, recorded, policies, catalog=catalog, guard=self._guard
         )

@@ -44,8 +44,8 @@ PREFIX: Final = "policy:"
 RETRY: Final = "policy:retry"
 SETTLE_S: Final = 60.0
 """So long after the last recorded event the simulated cluster may end what it has begun."""
-LOOKED_AT_MAX: Final = 200
-"""So many events later a decision has been looked at."""
+LAST_MAX: Final = 200
+"""The answers to so many events at the end of a log may lie beyond it."""
 
 
 # ---- the same decisions ------------------------------------------------------------------------
@@ -83,6 +83,7 @@ def review(
     """Decides every event anew and looks for the decisions in the log; `view` is the view before
     the first one, `earlier` are the signals before it."""
     written = _written_by_policies(events)
+    looked_at = _looked_at(events)
     views = [view]
     for recorded in events:
         views.append(project(views[-1], recorded))
@@ -98,7 +99,9 @@ def review(
                 counts["decided"] += 1
                 if _take(command, answered, views, view.at):
                     counts["carried_out"] += 1
-                elif _is_overtaken(command, views, place, catalog, decision.policy):
+                elif _is_overtaken(
+                    command, views[place : looked_at[place - 1]], catalog, decision.policy
+                ) or (looked_at[place - 1] is None and place + LAST_MAX > len(events)):
                     counts["overtaken"] += 1
                 else:
                     missing.append(recorded.seq)
@@ -143,15 +146,29 @@ def _take(
     return False
 
 
+def _looked_at(events: Sequence[Recorded]) -> list[int | None]:
+    """For each event the number of the first view in which its answers have surely been looked at,
+    also when nobody was there to do so for a while: that after an answer to a later event. None:
+    that is not in the log."""
+    places = {one.id: place for place, one in enumerate(events)}
+    found: list[int | None] = [None] * len(events)
+    answered: dict[int, int] = {}
+    for place, one in enumerate(events):
+        if one.actor.startswith(PREFIX) and one.actor != RETRY and one.cause in places:
+            answered.setdefault(places[one.cause], place + 1)
+    first: int | None = None
+    for place in reversed(range(len(events))):
+        found[place] = first
+        if place in answered:
+            first = answered[place] if first is None else min(first, answered[place])
+    return found
+
+
 def _is_overtaken(
-    command: Command,
-    views: Sequence[ClusterView],
-    place: int,
-    catalog: Catalog,
-    policy: str,
+    command: Command, views: Sequence[ClusterView], catalog: Catalog, policy: str
 ) -> bool:
     """Whether a command was needless in one of the views in which it may have been looked at."""
-    for view in views[place : place + LOOKED_AT_MAX]:
+    for view in views:
         if not catalog.is_running(view, policy) or not is_right(view, command):
             return True
         try:
@@ -159,7 +176,7 @@ def _is_overtaken(
                 return True
         except TensorCastError:
             return True
-    return place + LOOKED_AT_MAX > len(views)  # the log ends before it was looked at
+    return False
 
 
 # ---- other decisions ---------------------------------------------------------------------------

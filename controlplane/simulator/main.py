@@ -19,11 +19,11 @@ import msgspec
 
 from tensorcast.controlplane.core.catalog import Catalog, Forced, Kind
 from tensorcast.controlplane.services.policy_files import load_catalog, load_file
+from tensorcast.controlplane.services.watchdog import Pending, Watchdog
 from tensorcast.controlplane.settings import TOPOLOGY
 from tensorcast.controlplane.simulator.backtest import Comparison, compare
 from tensorcast.controlplane.simulator.log_file import read_events
 from tensorcast.controlplane.simulator.plans import signal_of
-from tensorcast.controlplane.simulator.watchdog import Watchdog
 from tensorcast.schema.cluster import ClusterView, project
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError, Timeout, to_body
@@ -63,8 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _end(error: Timeout) -> None:
+def _end(pending: Pending, times: int, told: str) -> None:
     """The end of a process that a policy does not return from."""
+    error = Timeout(
+        told, hint="A policy answers at once and never waits; --decision-timeout gives it longer."
+    )
     sys.stdout.buffer.write(msgspec.json.encode({"error": to_body(error)}))
     sys.stdout.buffer.flush()
     os._exit(1)

@@ -3,6 +3,10 @@
 TENSORCAST_POLICIES=examples/policies/two_copies.py tcctl up, then: tcctl policy enable two-copies
 """
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from tensorcast.controlplane.core.policies.base import Configured, Parameters
 from tensorcast.controlplane.core.view import choose_node, ready_replicas, rooms, size_bytes
 from tensorcast.schema.cluster import ClusterView
@@ -13,7 +17,7 @@ from tensorcast.schema.ids import Tier
 
 
 class TwoCopiesParameters(Parameters, frozen=True, kw_only=True):
-    bytes_max: int = 1 << 30
+    bytes_max: Annotated[int, Meta(ge=0)] = 1 << 30
 
 
 class TwoCopies(Configured[TwoCopiesParameters]):

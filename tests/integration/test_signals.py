@@ -99,6 +99,45 @@ async def test_readers_begin_where_they_say(plane, context):
         assert await read("new", 0) == []
 
 
+async def test_what_a_reader_had_fetched_ahead_is_there_for_the_next_one_at_once(plane, context):
+    """Nobody waits for an hour: how long a signal may take to be acknowledged."""
+    async with open_client(context) as client:
+        async with client.signals("job.*", durable="ahead", ack_within=3600) as signals:
+            await emit_all(client, "job.new", range(40))
+            await (await signals.next(PATIENCE_S)).ack()
+        async with client.signals("job.*", durable="ahead") as signals:
+            assert numbers([await signals.next(PATIENCE_S) for _ in range(20)])[::19] == [1, 20]
+            for n in range(2):
+                assert (await signals.next(PATIENCE_S)).data["n"] == 21 + n
+        async with open_client(context) as careless:  # it closes its client, not the reader
+            signals = careless.signals("job.*", durable="ahead")
+            assert (await signals.next(PATIENCE_S)).data["n"] == 23
+        async with client.signals("job.*", durable="ahead") as signals:
+            found = [await signals.next(PATIENCE_S) for _ in range(16)]
+            assert numbers(found) == list(range(24, 40))
+
+
+async def test_what_was_never_given_is_no_try(plane, context):
+    async with open_client(context) as client:
+        await emit_all(client, "job.new", (-1,))
+        for _ in range(3):
+            async with client.signals("job.*", durable="d", dead_after=1, start="first") as signals:
+                await asyncio.sleep(0)
+                assert signals.durable == "d"
+        async with client.signals("job.*", durable="d", dead_after=1) as signals:
+            assert (await signals.next(PATIENCE_S)).data["n"] == -1
+
+
+async def test_a_reader_of_calls_that_was_forgotten_is_made_anew(plane, context):
+    async with open_client(context) as client, client.calls("e1") as calls:
+        await client.emit("engine.call.e1", {"call": "1"})
+        call = await calls.next(PATIENCE_S)
+        await call.drop()
+        await client.forget_reader("calls-e1")
+        await client.emit("engine.call.e1", {"call": "2"})
+        assert (await calls.next(PATIENCE_S)).id == "2"
+
+
 async def test_a_durable_reader_goes_on_where_it_stopped(plane, context):
     async with open_client(context) as client:
         await client.emit("job.old", {"n": -1})

@@ -20,11 +20,12 @@ from msgspec import Meta
 from tensorcast.controlplane.core.names import find_key
 from tensorcast.controlplane.core.plans.finding import serves
 from tensorcast.controlplane.core.policies.base import Configured, Parameters
+from tensorcast.schema.aggregates.plan import Plan
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import Command
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.events import KeyMoved
-from tensorcast.schema.ids import Key, derive_plan_id, family_of, number_of
+from tensorcast.schema.ids import Key, family_of, number_of
 from tensorcast.schema.plan_commands import SubmitPlan
 from tensorcast.schema.plan_events import PlanCancelled, PlanFailed, PlanSucceeded
 from tensorcast.schema.rollouts import (
@@ -39,6 +40,7 @@ from tensorcast.schema.rollouts import (
     Strategy,
     VersionSet,
     plan_rollout,
+    rollout_id,
 )
 
 WEIGHTS = ("weights", "adapter")
@@ -79,9 +81,9 @@ class WeightRollout(Configured[WeightRolloutParameters]):
         if not waiting:
             return ()
         chosen = waiting[-1 if self.parameters.skip else 0]
-        return (self._submit(view, recorded, name, chosen),)
+        return (self._submit(view, name, chosen),)
 
-    def _submit(self, view: ClusterView, recorded: Recorded, name: str, version: Key) -> SubmitPlan:
+    def _submit(self, view: ClusterView, name: str, version: Key) -> SubmitPlan:
         present = find_key(view, name)
         part = Part(
             key=name,
@@ -100,7 +102,8 @@ class WeightRollout(Configured[WeightRolloutParameters]):
         )
         wanted = VersionSet(name=name, version=version, parts=(part,))
         spec = plan_rollout(wanted, members, self._strategy(len(members)))
-        return SubmitPlan(plan=derive_plan_id(f"{recorded.id}/{self.name}"), spec=spec)
+        last = max(_rollouts(view, name), key=lambda plan: plan.submitted_seq, default=None)
+        return SubmitPlan(plan=rollout_id(name, last.id if last else None), spec=spec)
 
     def _strategy(self, engines: int) -> Strategy:
         mine = self.parameters
@@ -117,15 +120,15 @@ def _is_under_way(view: ClusterView, name: str) -> bool:
     return any(view.plans[plan].spec.labels.get(ROLLOUT) == name for plan in view.open_plans)
 
 
+def _rollouts(view: ClusterView, name: str) -> Iterator[Plan]:
+    return (plan for plan in view.plans.values() if plan.spec.labels.get(ROLLOUT) == name)
+
+
 def _waiting(view: ClusterView, name: str) -> Iterator[Key]:
     """The versions that are newer than what was rolled out or tried, the oldest first."""
     present = find_key(view, name)
     family = view.keys_by_family.get(name, frozenset[Key]())
-    tried = [
-        number_of(Key(plan.spec.labels[VERSION]))
-        for plan in view.plans.values()
-        if plan.spec.labels.get(ROLLOUT) == name
-    ]
+    tried = [number_of(Key(plan.spec.labels[VERSION])) for plan in _rollouts(view, name)]
     live = [
         number_of(key)
         for key in family

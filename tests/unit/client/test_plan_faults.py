@@ -53,3 +53,32 @@ def test_what_is_a_plan_has_no_fault_and_another_error_is_told():
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(3, PlanSpec)
     assert tell_faults(said, raised.value) == ("expected `object`, got `int`.",)
+
+
+def test_all_faults_are_told_at_once():
+    said = plan(
+        {**FILL, "nod": 1, "tier": "ram", "timeout_s": -1, "retry": {"attempts": 0, "tries": 2}},
+        {"kind": "operation", "id": "b", "work": "dance"},
+        {"kind": "map", "id": "m", "nodes": 7, "steps": [{**EMIT, "topics": 1}, {"kind": "emt"}]},
+        "nothing",
+        concurrency=3,
+        inputs={"n": {"type": "floaty"}},
+    )
+    told = tell_faults(said)
+    for words in (
+        "unknown field `nod`",
+        "invalid enum value 'ram'",
+        "(at timeout_s)",
+        "unknown field `tries`",
+        "(at retry.attempts)",
+        "'dance'",
+        "missing required field `artifact`",
+        "missing required field `node`",
+        "(at nodes)",
+        "unknown field `topics`",
+        "'emt'",
+        "Step number 4",
+        "unknown field `concurrency`",
+        "'floaty'",
+    ):
+        assert sum(words in one for one in told) == 1, (words, told)

@@ -12,7 +12,7 @@ from tensorcast.schema.api_plans import PlanInfo, StepInfo
 from tensorcast.schema.commands import MoveKey
 from tensorcast.schema.errors import Conflict, InvalidArgument, NotFound
 from tensorcast.schema.plans import MapStep, MoveKeysStep, all_steps
-from tensorcast.schema.rollouts import Rolling
+from tensorcast.schema.rollouts import Rolling, RolloutLimits
 
 OLD, NEW = artifact_id("old"), artifact_id("new")
 
@@ -26,6 +26,9 @@ class Api:
         self.before_read = []
         self.plan_list = ()
         self.submitted = []
+        self.serves = {}
+        self.dedup_ids = []
+        self.taken = ()
         self.executed = ()
 
     async def key(self, key):
@@ -63,7 +66,7 @@ class Api:
         return tuple(self._engine(name, name[-1]) for name in ("e2", "e1", "x1"))
 
     def _engine(self, name, number):
-        version = "p@1" if name.startswith("e") else "other@1"
+        version = self.serves.get(name, "p@1" if name.startswith("e") else "other@1")
         return EngineInfo(
             engine=name,
             kind="test",
@@ -80,13 +83,16 @@ class Api:
             seq=1,
         )
 
-    async def plans(self):
+    async def plans(self, *, label=""):
         return self.plan_list
 
     async def plan(self, name):
         return next((one for one in self.plan_list if one.id == name), plan(name))
 
-    async def submit_plan(self, spec):
+    async def submit_plan(self, spec, *, dedup_id=""):
+        if dedup_id in self.taken:
+            raise Conflict("It is there already, and is another one.")
+        self.dedup_ids.append(dedup_id)
         self.submitted.append(spec)
         return "plan-new"
 
@@ -132,6 +138,24 @@ async def test_what_cannot_be_rolled_out():
     with pytest.raises(Conflict, match="is under way: p@2"):
         await client.roll_out("p@2")
     assert client.api.submitted == []
+    client = Client()
+    with pytest.raises(InvalidArgument, match=r"Rolling cannot be so: expected `int` >= 1"):
+        await client.roll_out("p@2", strategy=Rolling(at_once=0))
+    with pytest.raises(InvalidArgument, match=r"RolloutLimits cannot be so: .*stage_s"):
+        await client.roll_out("p@2", limits=RolloutLimits(stage_s=0))
+
+
+async def test_of_two_at_one_moment_there_is_one():
+    client, other = Client(), Client()
+    await client.roll_out("p@2")
+    await other.roll_out("p@2")
+    assert client.api.dedup_ids == other.api.dedup_ids
+    client.api.plan_list = (plan("plan-1", "failed"),)
+    await client.roll_out("p@2")
+    assert client.api.dedup_ids[1] != client.api.dedup_ids[0]
+    other.api.taken = other.api.dedup_ids
+    with pytest.raises(Conflict, match="Another roll-out of p has just begun"):
+        await other.roll_out("p@2")
 
 
 async def test_undo_goes_back_to_what_the_keys_pointed_to():
@@ -154,6 +178,9 @@ async def test_undo_of_one_that_moved_no_key_stays_with_what_is_there():
     client = Client()
     spec = await client.plan_roll_out("p@2")
     client.api.plan_list = (plan("plan-1", "failed", spec=spec),)
+    with pytest.raises(NotFound, match="nothing to undo: the roll-out of p@2 failed"):
+        await client.undo_roll_out("p")
+    client.api.serves = {"e1": "p@2"}  # it could not go back
     await client.undo_roll_out("p")
     (again,) = client.api.submitted
     (move,) = next(s for s in all_steps(again.steps) if isinstance(s, MoveKeysStep)).moves

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,9 @@ BATCH = 8
 
 
 class Message:
-    def __init__(self, headers=None):
+    def __init__(self, headers=None, reply=""):
         self.headers = headers
+        self.reply = reply
 
 
 class Server:
@@ -20,6 +22,9 @@ class Server:
 
     def __init__(self):
         self.is_closed = False
+        self.is_connected = True
+        self.said = []
+        self.on_its_way = []
         self.stats = Counter()
         self.asked: list[int] = []
         self.subject = "inbox"
@@ -34,7 +39,23 @@ class Server:
     async def unsubscribe(self):
         pass
 
-    async def publish(self, subject, payload, reply):
+    async def drain(self):
+        for message in self.on_its_way:
+            await self.say(message)
+
+    async def request(self, subject, payload, timeout):
+        assert subject == "$JS.API.CONSUMER.INFO.LOG.reader"
+        at = {"stream_seq": 0}
+        info = {"name": "reader", "created": "", "config": {}, "delivered": at, "ack_floor": at}
+        return SimpleNamespace(data=json.dumps(info).encode())
+
+    async def flush(self):
+        self.said.append("flushed")
+
+    async def publish(self, subject, payload, reply=""):
+        if subject.startswith("$JS.ACK."):
+            self.said.append((subject, payload))
+            return
         assert (subject, reply) == ("$JS.API.CONSUMER.MSG.NEXT.LOG.reader", "inbox")
         self.asked.append(json.loads(payload)["batch"])
 
@@ -86,3 +107,18 @@ async def test_what_a_request_did_not_get_in_its_time_is_asked_for_again(opened)
 )
 def test_how_many_do_not_come(headers, unmet):
     assert _count_unmet(headers, 8) == unmet
+
+
+async def test_what_was_fetched_ahead_is_given_back_in_order(opened):
+    feed, server = opened
+    for number in range(3):
+        await server.say(Message(reply=f"$JS.ACK.{number}"))
+    await server.say(Message({"Status": "100"}))
+    server.on_its_way = [Message(reply="$JS.ACK.3")]
+    assert (await feed.take(0.0)).reply == "$JS.ACK.0"
+    await feed.aclose(give_back=True)
+    given = [(f"$JS.ACK.{number}", b"-NAK") for number in (1, 2, 3)]
+    assert server.said == [*given, "flushed"]
+    await feed.aclose(give_back=True)
+    assert feed.waiting == ()
+    assert len(server.said) == 4

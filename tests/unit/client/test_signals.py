@@ -33,6 +33,9 @@ def test_a_durable_consumer_is_kept_and_bounded():
     assert durable["ack_policy"] == "explicit"
     assert durable["ack_wait"] == 2_500_000_000
     assert durable["max_ack_pending"] == 1000
+    assert "inactive_threshold" not in durable
+    calls = consumer_config("signals_c", SUBJECTS, "new", ack_s=2.5, idle_s_max=60)
+    assert calls["inactive_threshold"] == 60_000_000_000
     passing = consumer_config("s1", SUBJECTS, "new", ack_s=None)
     assert "durable_name" not in passing
     assert passing["inactive_threshold"] > 0

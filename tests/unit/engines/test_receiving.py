@@ -114,6 +114,9 @@ def test_what_it_cannot_take_leaves_the_old_ones(parts):
     client.held[OTHER] = {"w": torch.ones(4)}
     kind, detail = do(receiver, "stage", version="p@3", artifact=OTHER)
     assert (kind, "The new w is F32 [4]" in detail) == ("invalid", True)
+    client.held[OTHER] = {"w": torch.ones(3), "v": torch.ones(1)}
+    kind, detail = do(receiver, "stage", version="p@3", artifact=OTHER)
+    assert (kind, "have v, which the model has not" in detail) == ("invalid", True)
     model.breaks = True
     assert do(receiver, "stage", version="p@2", artifact=NEW) == {"version": "p@1"}
     assert do(receiver, "switch", version="p@2") == ("invalid", "ValueError: no room")

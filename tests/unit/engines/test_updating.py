@@ -234,3 +234,5 @@ def test_weights_of_another_shape_are_refused(change, why):
 def test_more_tensors_and_other_floats_may_come():
     check_shapes({**SHAPES, "z": ("F32", (1,)), "a": ("BF16", (2, 3))}, SHAPES)
     check_shapes({}, {})
+    with pytest.raises(InvalidArgument, match="have z, which the model has not"):
+        check_shapes({**SHAPES, "z": ("F32", (1,))}, SHAPES, exact=True)

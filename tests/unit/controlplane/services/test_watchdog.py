@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tensorcast.controlplane.core.catalog import CATALOG
-from tensorcast.controlplane.simulator.watchdog import Watchdog, _place
+from tensorcast.controlplane.services.watchdog import Watchdog, _place
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.codec import encode
 from tensorcast.schema.envelope import Draft
