@@ -167,12 +167,21 @@ class BlockConnections:
         if watched is None or slabs.has_ended:
             self._closing.wait(TELL_S)
             return
+        poll = select.poll()
         try:
-            is_over = bool(select.select([watched], [], [], TELL_S)[0])
+            poll.register(watched, select.POLLIN)
+            is_over = bool(poll.poll(TELL_S * 1000))
         except (OSError, ValueError):  # it was closed: there is another one
             return
         if is_over:
             slabs.has_ended = True
+
+    def end_watch(self) -> None:
+        """Closes the connection that is watched, which nobody waits for any more."""
+        with self._lock:
+            watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.close()
 
     def _dial(self, path: str) -> socket.socket:
         """Waits a moment for a mover that is being restarted."""
@@ -201,7 +210,7 @@ class BlockConnections:
             self._tell_on(idle)
 
     def _tell_on(self, idle: list[BlockConnection]) -> None:
-        for _ in range(len(idle)):
+        for _ in range(len(idle)):  # the first one becomes the last: so each has its turn
             try:
                 connection = idle.pop(0)
             except IndexError:
@@ -213,7 +222,7 @@ class BlockConnections:
             except TensorCastError:
                 connection.close()
                 continue
-            idle.insert(0, connection)
+            idle.append(connection)
 
 
 _made: weakref.WeakSet[BlockConnections] = weakref.WeakSet()
@@ -228,9 +237,9 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _tell(connections: weakref.ref[BlockConnections], closing: threading.Event) -> None:
-    while not closing.is_set():
-        found = connections()
-        if found is None:
+    while (found := connections()) is not None:
+        if closing.is_set():
+            found.end_watch()
             return
         found.watch()
         found.tell()

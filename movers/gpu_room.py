@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,9 +16,9 @@ from tensorcast.movers.core.holdings import is_claimed
 from tensorcast.movers.core.layout import Layout
 from tensorcast.movers.memory.cuda import CudaPool, CudaSegment
 from tensorcast.movers.reports import Life, Reporter
-from tensorcast.movers.transports.base import Bell, Lending
+from tensorcast.movers.residents import Kept
+from tensorcast.movers.transports.base import Lending
 from tensorcast.schema.aggregates.artifact import Artifact
-from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.commands import ReportPressure
 from tensorcast.schema.errors import NotFound, OutOfCapacity
 from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
@@ -27,43 +26,17 @@ from tensorcast.schema.ids import ArtifactId, NodeId, Tier, replica_id
 LOOK_AGAIN_S: Final = 0.03
 
 
-class GpuResident:
+class GpuResident(Kept):
     """An artifact's bytes in a segment of a device. Satisfies `residents.Filling`."""
 
-    base_bytes = 0
-    tells = True
-    is_served = True
-
     def __init__(self, artifact: Artifact, segment: CudaSegment, node: NodeId) -> None:
-        self.id = artifact.id
-        self.kind = artifact.kind
-        self.labels = artifact.labels
-        self.manifest = artifact.manifest
-        self.replica = replica_id(artifact.id, node, Tier.GPU)
+        super().__init__(replica_id(artifact.id, node, Tier.GPU), artifact)
         self.segment = segment
-        self.chunks = ChunkSet()
         self.is_ready = False
-        self.is_dropped = False
-        self.borrowers = 0
-        self.used_at = time.monotonic()
-        self.bell = Bell()
-        self._changing = threading.Lock()
 
     @property
     def memory(self) -> CudaSegment:
         return self.segment
-
-    @property
-    def missing(self) -> ChunkSet:
-        return ChunkSet.full(self.manifest.chunks_total) - self.chunks
-
-    def add(self, chunks: ChunkSet) -> None:
-        """More chunks are there and match. From any thread."""
-        with self._changing:
-            before = self.chunks
-            self.chunks = before | chunks
-        if self.chunks != before:
-            self.bell.ring()
 
 
 class GpuRoom:

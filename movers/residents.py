@@ -76,32 +76,17 @@ class Devices(Protocol):
         ...
 
 
-class Resident:
-    """An artifact's bytes in a segment. `chunks` are those that are there and match; `used_at` is
-    when it was last handed to a reader (seconds, steady clock)."""
+class Chunked:
+    """An artifact that comes chunk by chunk: `chunks` are those that are there and match."""
 
-    base_bytes = 0
-    tells = True
-    is_served = True
-
-    def __init__(self, replica: ReplicaId, artifact: Artifact, segment: Segment) -> None:
-        self.replica = replica
+    def __init__(self, artifact: Artifact) -> None:
         self.id = artifact.id
         self.kind = artifact.kind
         self.labels = artifact.labels
         self.manifest = artifact.manifest
-        self.segment = segment
-        self.phase = Phase.FILLING
         self.chunks = ChunkSet()
-        self._changing = threading.Lock()
         self.bell = Bell()
-        self.used_at = time.monotonic()
-        self.borrowers = 0
-        self.is_dropped = False
-
-    @property
-    def memory(self) -> memoryview:
-        return self.segment.memory
+        self._changing = threading.Lock()
 
     @property
     def missing(self) -> ChunkSet:
@@ -121,25 +106,42 @@ class Resident:
             self.chunks = self.chunks - chunks
 
 
-class DiskPull:
-    """A disk replica that fills: `chunks` are those that the file behind `fd` has."""
+class Kept(Chunked):
+    """A replica in memory. `used_at` is when it was last handed to a reader (seconds, steady
+    clock); `borrowers` keep the memory, also of one that `is_dropped`."""
 
-    def __init__(self, artifact: Artifact, fd: int, layout: Layout) -> None:
-        self.id = artifact.id
-        self.manifest = artifact.manifest
-        self.fd = fd
-        self.layout = layout
-        self.chunks = ChunkSet()
-        self.bell = Bell()
+    base_bytes = 0
+    tells = True
+    is_served = True
+
+    def __init__(self, replica: ReplicaId, artifact: Artifact) -> None:
+        super().__init__(artifact)
+        self.replica = replica
+        self.used_at = time.monotonic()
+        self.borrowers = 0
+        self.is_dropped = False
+
+
+class Resident(Kept):
+    """An artifact's bytes in a segment."""
+
+    def __init__(self, replica: ReplicaId, artifact: Artifact, segment: Segment) -> None:
+        super().__init__(replica, artifact)
+        self.segment = segment
+        self.phase = Phase.FILLING
 
     @property
-    def missing(self) -> ChunkSet:
-        return ChunkSet.full(self.manifest.chunks_total) - self.chunks
+    def memory(self) -> memoryview:
+        return self.segment.memory
 
-    def add(self, chunks: ChunkSet) -> None:
-        """More chunks are in the file; peers may read them."""
-        self.chunks = self.chunks | chunks
-        self.bell.ring()
+
+class DiskPull(Chunked):
+    """A disk replica that fills: its chunks are those that the file behind `fd` has."""
+
+    def __init__(self, artifact: Artifact, fd: int, layout: Layout) -> None:
+        super().__init__(artifact)
+        self.fd = fd
+        self.layout = layout
 
 
 class Window:

@@ -265,3 +265,17 @@ class MemoryRegion:
     def close(self) -> None:
         """Releases the view. Safe to repeat."""
         self._memory.release()
+
+
+class TakesAnyMemory:
+    """The `register` of transports that ordinary memory needs no preparation for."""
+
+    def register(
+        self,
+        memory: memoryview,
+        kind: MemoryKind = MemoryKind.DRAM,
+        *,
+        share: Share | None = None,
+    ) -> Region:
+        """Close the region before the memory goes."""
+        return MemoryRegion(memory, share)

@@ -17,11 +17,10 @@ from tensorcast.movers.transports.base import (
     Capabilities,
     Lending,
     MemoryKind,
-    MemoryRegion,
     NotYet,
     Provider,
     Region,
-    Share,
+    TakesAnyMemory,
 )
 from tensorcast.schema.chunks import ByteRange, ChunkSet
 from tensorcast.schema.errors import NotFound, Unavailable
@@ -173,7 +172,7 @@ def _read(lending: Lending, wanted: ByteRange, target: memoryview) -> None:
         at += piece.size
 
 
-class LoopbackTransport:
+class LoopbackTransport(TakesAnyMemory):
     """Satisfies `base.Transport`; addresses are ignored."""
 
     name = "loopback"
@@ -187,15 +186,6 @@ class LoopbackTransport:
     def __init__(self, hub: LoopbackHub) -> None:
         self._hub = hub
         self._channels: list[LoopbackChannel] = []
-
-    def register(
-        self,
-        memory: memoryview,
-        kind: MemoryKind = MemoryKind.DRAM,
-        *,
-        share: Share | None = None,
-    ) -> Region:
-        return MemoryRegion(memory, share)
 
     async def connect(
         self, peer: NodeId, address: str = "", artifact: ArtifactId | None = None

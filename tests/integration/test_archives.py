@@ -356,11 +356,12 @@ sys.exit(archiver.main(sys.argv[3:]))
 
 
 @pytest.mark.slow
-async def test_killed_at_any_step_the_next_run_goes_on(database, engine, history, tmp_path):
+@pytest.mark.parametrize("times", [(0,), pytest.param((0, 1), marks=pytest.mark.long)])
+async def test_killed_at_any_step_the_next_run_goes_on(database, engine, history, tmp_path, times):
     events = await find(engine, AuditQuery())
     environ = {**os.environ, "TENSORCAST_POSTGRES_URL": database, "TENSORCAST_CLUSTER": CLUSTER}
     for step in STEPS:
-        for after in (0, 1):
+        for after in times:
             words = [sys.executable, "-c", KILLED, step, str(after), str(tmp_path)]
             killed = await asyncio.to_thread(
                 subprocess.run, [*words, "--before-seq=200"], env=environ, check=False

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -216,6 +217,36 @@ def test_pins_of_an_idle_client_end_by_themselves(node: BlockNode, client: Block
     assert counts(other)["pinned"] == 1
     del views
     wait_until(lambda: counts(other)["pinned"] == 0)
+
+
+def test_pins_of_every_idle_connection_end_by_themselves(node: BlockNode, client: Blocks):
+    """A client has several connections after calls at a time; each has something to tell."""
+    put(client, range(8))
+    gate = threading.Barrier(4)
+
+    def look(first: int) -> list[object]:
+        def work(connection):
+            gate.wait(30)  # so that each has a connection of its own
+            found = connection.find(
+                keys_for([first, first + 1]), shortly=False, digests=True, elsewhere=False
+            )
+            return connection.views(found)
+
+        return client._here.use(work, is_viewing=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        views = list(pool.map(look, range(0, 8, 2)))
+    assert counts(client)["pinned"] == 8
+    del views
+    wait_until(lambda: counts(client)["pinned"] == 0)
+
+
+def test_a_client_that_is_closed_leaves_no_socket_open(node: BlockNode, client: Blocks):
+    put(client, [1])
+    watched = client._here._watched
+    assert watched is not None
+    client.close()
+    wait_until(lambda: watched.fileno() < 0)
 
 
 READER = """

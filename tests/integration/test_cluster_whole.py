@@ -138,7 +138,11 @@ def test_a_purge_does_not_save_what_it_deletes(tmp_path: Path) -> None:
         assert not small.home.exists()
 
 
-@pytest.mark.parametrize("service", ["nats", "postgres", "controlplane", "n2", "n1"])
+def often(service: str):
+    return pytest.param(service, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("service", ["n1", *map(often, ("nats", "postgres", "controlplane", "n2"))])
 def test_any_process_may_die_in_the_middle_of_a_fan_out(
     cluster: Cluster, tmp_path: Path, service: str
 ) -> None:

@@ -119,9 +119,15 @@ async def caught_up(engine, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_persister_is_killed_again_and_again(nats_server, database, engine):
+def again(few, *more):
+    """What is repeated: `few` at each run, and `more` by `scripts/test long`."""
+    return [few, *(pytest.param(one, marks=pytest.mark.long) for one in more)]
+
+
+@pytest.mark.parametrize("pauses_s", again((0.0, 0.1, 0.3), (0.0, 0.05, 0.1, 0.2, 0.15, 0.3)))
+async def test_the_persister_is_killed_again_and_again(nats_server, database, engine, pauses_s):
     async with loaded(nats_server, 1) as (_, load):
-        for pause_s in (0.0, 0.05, 0.1, 0.2, 0.15, 0.3):
+        for pause_s in pauses_s:
             process = start_persister(nats_server.url, database)
             before = await committed_seq(engine)
             await caught_up(engine, before + 1)
@@ -148,9 +154,12 @@ async def test_a_standby_takes_over_from_one_that_is_killed(nats_server, databas
     await check_exactly_once(nats_server, engine, load.count)
 
 
-async def test_postgres_is_killed_again_and_again(nats_server, postgres_server, database, engine):
+@pytest.mark.parametrize("times", again(2, 5))
+async def test_postgres_is_killed_again_and_again(
+    nats_server, postgres_server, database, engine, times
+):
     async with loaded(nats_server, 3) as (log, load), persisting(log, database) as progress:
-        for _ in range(3):
+        for _ in range(times):
             goal = progress.committed_seq + 50
             await until(lambda goal=goal: progress.committed_seq >= goal)
             postgres_server.kill()
@@ -163,9 +172,10 @@ async def test_postgres_is_killed_again_and_again(nats_server, postgres_server, 
     await check_exactly_once(nats_server, engine, load.count)
 
 
-async def test_nats_is_killed_again_and_again(nats_server, database, engine):
+@pytest.mark.parametrize("times", again(2, 5))
+async def test_nats_is_killed_again_and_again(nats_server, database, engine, times):
     async with loaded(nats_server, 4) as (log, load), persisting(log, database) as progress:
-        for _ in range(3):
+        for _ in range(times):
             goal = progress.committed_seq + 50
             await until(lambda goal=goal: progress.committed_seq >= goal)
             nats_server.kill()

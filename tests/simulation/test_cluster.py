@@ -48,7 +48,10 @@ def test_requests_are_met_and_claims_are_kept(seed, schedulers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1040))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(1000, 1008), *(pytest.param(n, marks=pytest.mark.long) for n in range(1008, 1040))],
+)
 def test_many_seeds(seed):
     check(seed, steps=60, schedulers=1 + seed % 3)
 

@@ -17,9 +17,8 @@ from tensorcast.movers.core.transfer import Broken, Completion, Pull
 from tensorcast.movers.transports.base import (
     Capabilities,
     MemoryKind,
-    MemoryRegion,
     Region,
-    Share,
+    TakesAnyMemory,
 )
 from tensorcast.movers.transports.shm import wire
 from tensorcast.movers.transports.shm.server import check_same_user
@@ -211,7 +210,7 @@ class _Copying:
             reading.settle(read.chunk, digest)
 
 
-class ShmTransport:
+class ShmTransport(TakesAnyMemory):
     """Satisfies `base.Transport`: pulls from the movers of this machine. `address` says nothing.
     `name` is another one on each machine, so that none is asked that cannot be reached so."""
 
@@ -227,16 +226,6 @@ class ShmTransport:
         self._cluster = cluster
         self._verify = verify
         self._channels: list[ShmChannel] = []
-
-    def register(
-        self,
-        memory: memoryview,
-        kind: MemoryKind = MemoryKind.DRAM,
-        *,
-        share: Share | None = None,
-    ) -> Region:
-        """Ordinary memory needs no registration."""
-        return MemoryRegion(memory, share)
 
     async def connect(
         self, peer: NodeId, address: str, artifact: ArtifactId | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import struct
@@ -18,6 +19,7 @@ from tensorcast.schema.ids import ArtifactId, NodeId
 CONNECTIONS_MAX: Final = 64
 ARRIVAL_S: Final = 0.02
 _CREDENTIALS: Final = struct.Struct("iii")
+_logger = logging.getLogger(__name__)
 
 
 def check_same_user(connected: socket.socket) -> None:
@@ -77,8 +79,10 @@ class ShmServer:
         try:
             check_same_user(connected)
             served.run()
-        except (OSError, EOFError, Corrupt, PermissionDenied):
-            pass  # the peer has gone, or is none of ours
+        except (OSError, EOFError):
+            pass  # the peer has gone
+        except (Corrupt, PermissionDenied) as error:
+            _logger.warning("a connection of another mover was closed: %s", error)
         finally:
             served.close()
             connected.close()

@@ -17,10 +17,9 @@ from tensorcast.movers.pages import Prefaulter
 from tensorcast.movers.transports.base import (
     Capabilities,
     MemoryKind,
-    MemoryRegion,
     Region,
-    Share,
     SignTicket,
+    TakesAnyMemory,
     signer_for,
 )
 from tensorcast.movers.transports.tcp import wire
@@ -206,7 +205,7 @@ class TcpChannel:
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
 
-class TcpTransport:
+class TcpTransport(TakesAnyMemory):
     """Pulls from the `TcpServer`s of the same cluster. Satisfies `base.Transport`."""
 
     name = "tcp"
@@ -231,16 +230,6 @@ class TcpTransport:
         self._channels: list[TcpChannel] = []
         # Threads of its own: peers that do not answer must not keep others from working.
         self._dialing = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="tcp-dial")
-
-    def register(
-        self,
-        memory: memoryview,
-        kind: MemoryKind = MemoryKind.DRAM,
-        *,
-        share: Share | None = None,
-    ) -> Region:
-        """Memory needs no preparation; `close` the region before the memory goes."""
-        return MemoryRegion(memory, share)
 
     async def connect(
         self, peer: NodeId, address: str, artifact: ArtifactId | None = None
