@@ -88,11 +88,13 @@ async def _publish(
     client: _Client, name: str, contents: Contents, kind: str, labels: Mapping[str, str] | None
 ) -> tuple[str, ArtifactId, ArtifactId | None]:
     """The version, its artifact, and what the name points to."""
-    if not isinstance(name, str) or SEPARATOR in name:
+    if not isinstance(name, str) or SEPARATOR in name or any(map(str.isspace, name)):
         raise InvalidArgument(
-            f"{name!r} cannot be published.", hint=f"Give a name without {SEPARATOR!r}."
+            f"{name!r} cannot be published.", hint=f"Give a name without {SEPARATOR!r} and spaces."
         )
     parse_key(name)
+    if not contents and not isinstance(contents, str):
+        raise InvalidArgument(f"There is nothing in {name!r} to publish: it has no tensors.")
     before = await _find(client, name)
     version = await _next_version(client, name, before)
     artifact = await client.put(contents, key=version, kind=kind, labels=labels, wait=True)

@@ -16,6 +16,7 @@ INFINIBAND: Final = Path("/sys/class/infiniband")
 GIDS_MAX: Final = 256
 PORTS_MAX: Final = 16
 ETHERNET, NATIVE = "Ethernet", "InfiniBand"
+_FAMILIES: Final = ("ipv4", "ipv6", "link", "ib")
 _NO_GID: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -179,18 +180,27 @@ def _speed(port: Port) -> str:
     return f"{port.gbit_s:g} Gbit/s {'RoCE' if port.link == ETHERNET else port.link}"
 
 
-def choose_gid(
-    gids: Sequence[Gid], index: int | None = None, like: Gid | None = None
-) -> Gid | None:
-    """The GID to use: the one of this index if one is given; one that can talk to `like`, the
-    peer's; else RoCE v2 over IPv4, over IPv6, within a link, then RoCE v1. None: there is none."""
-    known = [gid for gid in gids if gid.address != _NO_GID]
-    if index is not None:
-        return next((gid for gid in known if gid.index == index), None)
-    if like is not None:
-        known = [gid for gid in known if (gid.kind, gid.family) == (like.kind, like.family)]
-    order = ("ipv4", "ipv6", "link", "ib")
-    return min(known, key=lambda gid: (order.index(gid.family), gid.index), default=None)
+def choose_gid(gids: Sequence[Gid], index: int | None = None) -> Gid | None:
+    """The GID to use: the one of this index if one is given, else the first of `best_gids`. None:
+    there is none."""
+    return next(iter(best_gids(gids, index)), None)
+
+
+def best_gids(gids: Sequence[Gid], index: int | None = None) -> tuple[Gid, ...]:
+    """One of each family, those that reach furthest first: RoCE v2 over IPv4, over IPv6, within a
+    link, then RoCE v1. With `index` that one alone."""
+    known = [gid for gid in gids if gid.address != _NO_GID and index in (None, gid.index)]
+    ordered = sorted(known, key=lambda gid: (_FAMILIES.index(gid.family), gid.index))
+    return tuple({gid.family: gid for gid in reversed(ordered)}.values())[::-1]
+
+
+def match_gids(ours: Sequence[Gid], theirs: Sequence[Gid]) -> tuple[Gid, Gid] | None:
+    """The first of ours that can talk to one of the peer's, and that one."""
+    for gid in ours:
+        for other in theirs:
+            if (gid.kind, gid.family) == (other.kind, other.family):
+                return gid, other
+    return None
 
 
 def read_nics(root: Path = INFINIBAND) -> tuple[Nic, ...]:

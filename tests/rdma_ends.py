@@ -155,6 +155,28 @@ def cut_link() -> Iterator[None]:
         run("ip neigh replace 10.77.0.1 lladdr 02:00:0a:4d:00:01 dev v1 nud permanent")
 
 
+@contextlib.contextmanager
+def ipv6() -> Iterator[None]:
+    """Both interfaces have addresses of one IPv6 network while the context lasts."""
+    for n in (0, 1):
+        ours, theirs, table = f"fd77::{n + 1}", f"fd77::{2 - n}", 101 + n
+        run(f"ip -6 addr add {ours}/64 dev v{n} nodad")
+        # Both addresses are local: as for IPv4, packets between them must not take lo.
+        run(f"ip -6 rule add pref 10 iif lo from {ours} to {theirs} lookup {table}")
+        run(f"ip -6 route replace {theirs} dev v{n} table {table}")
+        run(f"ip -6 neigh replace {theirs} lladdr 02:00:0a:4d:00:0{2 - n} dev v{n} nud permanent")
+    run("ip -6 rule add pref 100 lookup local")
+    run("ip -6 rule del pref 0")
+    try:
+        yield
+    finally:
+        run("ip -6 rule add pref 0 lookup local")
+        run("ip -6 rule del pref 100")
+        for n in (0, 1):
+            run("ip -6 rule del pref 10")
+            run(f"ip -6 addr del fd77::{n + 1}/64 dev v{n}")
+
+
 def add_device(name: str, interface: str) -> None:
     """A Soft-RoCE device on an interface, with its node where libibverbs looks for it: there is no
     udev in the guest."""

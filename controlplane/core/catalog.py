@@ -143,7 +143,8 @@ def kind_of(cls: type[object], origin: str, *, is_on: bool = False) -> Kind:
             f"The Parameters of policy {name} are no parameters.",
             hint="Make them a class of `Parameters`, each field with a default.",
         )
-    about = (inspect.getdoc(cls) or inspect.getdoc(inspect.getmodule(cls)) or "").split("\n\n")[0]
+    said = inspect.cleandoc(cls.__doc__ or "") or inspect.getdoc(inspect.getmodule(cls))
+    about = (said or "").split("\n\n")[0]
     kind = Kind(
         name=parse_policy(name),
         about=" ".join(about.split()),

@@ -11,12 +11,9 @@ from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.schema.errors import Unavailable
 from tensorcast.storage.nics import (
-    ETHERNET,
-    Gid,
     Nic,
     Place,
     Port,
-    choose_gid,
     choose_near,
     names_taken,
 )
@@ -56,18 +53,6 @@ class Device:
     @property
     def uses_odp(self) -> bool:
         return self.settings.odp and self.abilities.has_odp
-
-    def gid(self, like: Gid | None = None) -> Gid | None:
-        """The address to use, or to use with a peer that has one like this; None on InfiniBand
-        without a router. Raises Unavailable when there is none that fits."""
-        found = choose_gid(self.port.gids, self.settings.gid_index, like)
-        if found is None and self.port.link == ETHERNET:
-            raise Unavailable(
-                f"Device {self.name} has no GID that can talk to the peer's.",
-                hint="Give both network interfaces addresses of the same kind, or set"
-                " TENSORCAST_RDMA_GID_INDEX.",
-            )
-        return found
 
     def close(self) -> None:
         """Gives the adapter back. Safe to repeat."""

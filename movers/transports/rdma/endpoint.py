@@ -17,24 +17,24 @@ from tensorcast.movers.core.fabric import agree_mtu, agree_reads
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.movers.transports.rdma.device import Device
 from tensorcast.movers.transports.rdma.region import Registration
+from tensorcast.movers.transports.rdma.route import Route, addresses, choose_route
 from tensorcast.movers.transports.rdma.statuses import SUCCESS
 from tensorcast.movers.transports.rdma.wire import (
     BUFFERS,
     LANDINGS,
     MESSAGE_BYTES_MAX,
     PUSH_BYTES,
+    Address,
     Card,
     Push,
 )
 from tensorcast.schema.errors import Unavailable
 from tensorcast.storage.memory import address_of
-from tensorcast.storage.nics import ETHERNET, Gid
 
 WORK_MAX: Final = 256
 """Requests that may be posted at a time: READs, messages, binding and unbinding of windows."""
 
 INLINE_BYTES: Final = 220
-HOPS_MAX: Final = 64
 RNR_TIMER: Final = 12  # 0.64 ms (IBTA, table 45)
 RNR_RETRIES: Final = 6
 POLLS: Final = 32
@@ -55,10 +55,10 @@ class Endpoint:
     """Owns queue pair, completion queue and message buffers until `close`. For one thread. `lands`:
     the peer may push into the landings, and nowhere else."""
 
-    def __init__(self, device: Device, like: Gid | None = None, *, lands: bool = False) -> None:
+    def __init__(self, device: Device, *, lands: bool = False) -> None:
         self._access = int(verbs.enums.IBV_ACCESS_REMOTE_READ)
         self.device = device
-        self.gid = device.gid(like)
+        self.route: Route | None = None
         self.reads_max = 1
         self._packet = secrets.randbits(24)
         self._told = 0
@@ -117,27 +117,30 @@ class Endpoint:
     # ---- connecting ------------------------------------------------------------------------
 
     def card(self) -> Card:
-        """How the peer reaches this queue pair."""
-        abilities, wished = self.device.abilities, self.device.settings.mtu_bytes
+        """How the peer reaches this queue pair: once it is connected, the address that it uses."""
+        device, wished = self.device, self.device.settings.mtu_bytes
+        first, *others = addresses(device.port, device.settings) or (Address(gid="", kind=""),)
+        if self.route is not None and self.route.source is not None:
+            source, others = self.route.source, []
+            first = Address(gid=source.address, kind=source.kind)
         return Card(
             number=self._pair.qp_num,
             packet=self._packet,
-            link=self.device.port.link,
-            lid=self.device.port.lid,
-            gid=self.gid.address if self.gid else "",
-            gid_kind=self.gid.kind if self.gid else "",
-            mtu=agree_mtu(abilities.mtu, abilities.mtu, wished),
-            reads_answered=abilities.reads_answered,
-            reads_started=abilities.reads_started,
+            link=device.port.link,
+            lid=device.port.lid,
+            gid=first.gid,
+            gid_kind=first.kind,
+            others=tuple(others),
+            mtu=agree_mtu(device.abilities.mtu, device.abilities.mtu, wished),
+            reads_answered=device.abilities.reads_answered,
+            reads_started=device.abilities.reads_started,
         )
 
     def connect(self, peer: Card) -> None:
         """From now on requests may be posted. Raises Unavailable when there is no way to the
         peer."""
-        device = self.device
-        if peer.link != device.port.link:
-            raise Unavailable(f"{device.name} is on {device.port.link}, the peer's on {peer.link}.")
-        settings, abilities = device.settings, device.abilities
+        device, settings, abilities = self.device, self.device.settings, self.device.abilities
+        self.route = choose_route(device.name, device.port, peer, settings)
         self.reads_max = agree_reads(
             abilities.reads_started, peer.reads_answered, settings.reads_max
         )
@@ -155,25 +158,11 @@ class Endpoint:
         attributes.timeout = settings.ack_exponent
         attributes.retry_cnt = settings.retries
         attributes.rnr_retry = RNR_RETRIES
-        attributes.ah_attr = self._route(peer)
+        attributes.ah_attr = handle_of(self.route, device.port.number)
         try:
             self._pair.to_rts(attributes)
         except verbs.PyverbsError as error:
             raise Unavailable(f"{device.name} finds no way to the peer: {error}.") from error
-
-    def _route(self, peer: Card) -> verbs.AHAttr:
-        """By GID on Ethernet and through routers, by LID within one InfiniBand subnet."""
-        settings, port = self.device.settings, self.device.port
-        if port.link != ETHERNET:
-            return verbs.AHAttr(port_num=port.number, dlid=peer.lid, sl=settings.service_level)
-        assert self.gid is not None, "device.gid raises on Ethernet"
-        route = verbs.GlobalRoute(
-            dgid=verbs.GID(peer.gid),
-            sgid_index=self.gid.index,
-            hop_limit=HOPS_MAX,
-            traffic_class=settings.traffic_class,
-        )
-        return verbs.AHAttr(port_num=port.number, is_global=1, gr=route, sl=settings.service_level)
 
     # ---- requests --------------------------------------------------------------------------
 
@@ -300,6 +289,19 @@ class _Landings:
 
     def close(self) -> None:
         self.region.close()
+
+
+def handle_of(route: Route, port: int) -> verbs.AHAttr:
+    """A way as the verbs want it."""
+    if route.source is None:
+        return verbs.AHAttr(port_num=port, dlid=route.lid, sl=route.service_level)
+    through = verbs.GlobalRoute(
+        dgid=verbs.GID(route.gid),
+        sgid_index=route.source.index,
+        hop_limit=route.hops,
+        traffic_class=route.traffic_class,
+    )
+    return verbs.AHAttr(port_num=port, is_global=1, gr=through, sl=route.service_level)
 
 
 def _done(completion: verbs.WC) -> Done:

@@ -33,7 +33,6 @@ from tensorcast.schema.errors import (
 )
 from tensorcast.schema.ids import ArtifactId, NodeId
 from tensorcast.schema.tickets import PASSING, Challenge, Refusal, Ticket, TicketRefused
-from tensorcast.storage.nics import Gid
 
 GRANTS_MAX: Final = 64
 GREETING_S: Final = 10.0
@@ -122,16 +121,15 @@ class RdmaServer:
         if not devices:
             self._refuse(connected, Unavailable(f"Node {self._node} has no RDMA device."))
         device = devices[hello.device % len(devices)]
-        try:
-            endpoint = Endpoint(device, _gid_of(hello.card))
-        except (TensorCastError, PyverbsError) as error:
-            self._refuse(connected, Unavailable(f"Node {self._node}: {error}"))
-        try:
-            endpoint.connect(hello.card)
+        with contextlib.ExitStack() as opened:
+            try:
+                endpoint = Endpoint(device)
+                opened.callback(endpoint.close)
+                endpoint.connect(hello.card)
+            except (TensorCastError, PyverbsError) as error:
+                self._refuse(connected, Unavailable(f"Node {self._node}: {error}"))
             connected.sendall(wire.pack_greeting(self._welcome(card=endpoint.card())))
-        except BaseException:
-            endpoint.close()
-            raise
+            opened.pop_all()
         return endpoint
 
     def _welcome(
@@ -151,10 +149,6 @@ class RdmaServer:
         welcome = wire.Welcome(node=self._node, refusal=str(error), is_final=is_final)
         connected.sendall(wire.pack_greeting(welcome))
         raise error
-
-
-def _gid_of(card: wire.Card) -> Gid | None:
-    return Gid(index=0, address=card.gid, kind=card.gid_kind) if card.gid else None
 
 
 class _Granted:

@@ -7,6 +7,7 @@ MessagePack. Chunks are told as pairs `first, stop`.
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from typing import Final
 
@@ -42,9 +43,17 @@ OPENING = struct.Struct(">6sHI")
 _CREDITS = struct.Struct(">H")
 
 
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """A GID and its kind, as `nics.Gid` has them."""
+
+    gid: str
+    kind: str
+
+
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue pair is reached: its number and first packet, its port's addresses, and what the
-    port can do. `reads_answered` is how many READs of the other end it answers at a time."""
+    port can do. `others`: GIDs that may be used instead of `gid`, which is all that older releases
+    look at. `reads_answered` is how many READs of the other end it answers at a time."""
 
     number: int
     packet: int
@@ -55,6 +64,13 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     mtu: int
     reads_answered: int
     reads_started: int
+    others: tuple[Address, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All GIDs, best first."""
+        first = (Address(gid=self.gid, kind=self.gid_kind),) if self.gid else ()
+        return (*first, *self.others)
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,17 +194,34 @@ def parse_opening(head: bytes) -> int:
 def parse_hello(body: bytes) -> Hello:
     """Raises Corrupt."""
     try:
-        return msgspec.json.decode(body, type=Hello)
+        hello = msgspec.json.decode(body, type=Hello)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"The peer's greeting cannot be read: {error}.") from error
+    _check(hello.card)
+    return hello
 
 
 def parse_welcome(body: bytes) -> Welcome:
     """Raises Corrupt."""
     try:
-        return msgspec.json.decode(body, type=Welcome)
+        welcome = msgspec.json.decode(body, type=Welcome)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"The peer's greeting cannot be read: {error}.") from error
+    if welcome.card is not None:
+        _check(welcome.card)
+    return welcome
+
+
+def _check(card: Card) -> None:
+    """Raises Corrupt for addresses and numbers that cannot be."""
+    try:
+        for one in card.addresses:
+            ipaddress.IPv6Address(one.gid)
+    except ValueError as error:
+        raise Corrupt(f"The peer has an address that cannot be: {error}.") from error
+    numbers = (card.number, card.packet, card.lid, card.mtu, card.reads_answered)
+    if not all(0 <= number < 1 << 24 for number in (*numbers, card.reads_started)):
+        raise Corrupt("The peer's queue pair has numbers that cannot be.")
 
 
 def pack(credits_: int, message: Message) -> bytes:

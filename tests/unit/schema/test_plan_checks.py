@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from plan_specs import EVERY_KIND, INNER, specs
 from tensorcast.schema.ids import Tier
 from tensorcast.schema.plan_checks import (
+    check_inputs,
     check_plan,
     describe_step,
     find_cycle,
@@ -203,3 +204,17 @@ def test_words_about_steps():
     assert list(literal_names(fan, ValueType.NODE)) == ["n1"]
     assert list(literal_names(fan, ValueType.ARTIFACT)) == []
     assert takes_from(fan, "x")
+
+
+def test_all_faults_of_inputs_are_told():
+    spec = PlanSpec(
+        name="p",
+        steps=(EmitStep(id="e", topic="t"),),
+        inputs={"key": Input(type=ValueType.ARTIFACT), "n": Input(type=ValueType.INTEGER)},
+    )
+    assert check_inputs(spec, {"key": "m@1", "n": 3}) == check_inputs(spec, {}) == ()
+    unknown, misspelt, wrong = check_inputs(spec, {"zzzzz": 1, "kye": 2, "n": "x"})
+    assert unknown == "The plan has no input 'zzzzz'; it has key, n."
+    assert "did you mean 'key'?" in misspelt
+    assert wrong == "Input 'n' must be an integer, not 'x'."
+    assert "it has none" in check_inputs(PlanSpec(name="p", steps=spec.steps), {"a": 1})[0]

@@ -7,9 +7,11 @@ from tensorcast.storage.nics import (
     Nic,
     Place,
     Port,
+    best_gids,
     choose_gid,
     choose_near,
     choose_nics,
+    match_gids,
     parse_names,
     pci_chain,
     read_nics,
@@ -87,12 +89,41 @@ def test_every_port_has_its_reason():
         ((NONE,), {}, None),
         ((OLD, V4), {"index": 0}, OLD),
         ((OLD, V4), {"index": 9}, None),
-        ((OLD, LINK, V6, V4), {"like": V6}, V6),
-        ((OLD, V4), {"like": V6}, None),
     ],
 )
 def test_the_gid_is_one_that_reaches_furthest(gids, more, chosen):
     assert choose_gid(gids, **more) == chosen
+
+
+OTHER_V4 = Gid(index=5, address="0000:0000:0000:0000:0000:ffff:0a01:0001", kind="RoCE v2")
+
+
+@pytest.mark.parametrize(
+    ("gids", "index", "found"),
+    [
+        ((OLD, LINK, V6, OTHER_V4, V4), None, (V4, V6, LINK, OLD)),
+        ((OTHER_V4, NONE), None, (OTHER_V4,)),
+        ((OLD, LINK, V6, OTHER_V4, V4), 5, (OTHER_V4,)),
+        ((NONE,), None, ()),
+    ],
+)
+def test_of_each_family_one_gid_is_told(gids, index, found):
+    assert best_gids(gids, index) == found
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "found"),
+    [
+        ((V4, V6), (V4, V6), (V4, V4)),
+        ((V4, V6, LINK), (LINK, V6), (V6, V6)),
+        ((LINK,), (OLD,), None),
+        ((OLD,), (V4, OLD), (OLD, OLD)),
+        ((V4,), (V6, LINK, OLD), None),
+        ((V4,), (), None),
+    ],
+)
+def test_both_ends_use_gids_of_one_kind(ours, theirs, found):
+    assert match_gids(ours, theirs) == found
 
 
 def write(path: Path, text: str) -> None:

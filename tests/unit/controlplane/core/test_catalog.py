@@ -95,6 +95,7 @@ def test_parameters_are_typed(given):
 def test_nobody_takes_the_name_of_another():
     mine = kind_of(Mine, "file")
     assert mine.about == "Does nothing, well."
+    assert not kind_of(type("Mute", (Mine,), {"name": "mute"}), "file").about.startswith("Does")
     assert "mine" in make_catalog((), [mine]).kinds
     with pytest.raises(InvalidArgument, match="two policies 'mine'"):
         make_catalog((), [mine, mine])
@@ -108,3 +109,16 @@ def test_what_is_no_policy_is_told():
         kind_of(type("Odd", (Mine,), {"Parameters": int}), "file")
     with pytest.raises(NotFound):
         CATALOG.find("nothing")
+
+
+def test_one_that_cannot_be_made_is_refused_and_does_not_run():
+    class Breaks(Mine):
+        name = "breaks"
+
+        def __init__(self, parameters):
+            raise KeyError("nothing")
+
+    catalog = make_catalog((), [kind_of(Breaks, "file", is_on=True)])
+    with pytest.raises(InvalidArgument, match="breaks cannot be made of these parameters: KeyErr"):
+        catalog.find("breaks").make(Parameters())
+    assert "breaks" not in {policy.name for policy in catalog.running(World().view)}

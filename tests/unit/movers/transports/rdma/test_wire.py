@@ -66,6 +66,33 @@ def test_a_strange_opening_is_refused(head):
         wire.parse_opening(head)
 
 
+@pytest.mark.parametrize(
+    "card",
+    [
+        {"gid": "10.0.0.1.2"},
+        {"others": (wire.Address(gid="nowhere", kind="RoCE v2"),)},
+        {"number": 1 << 24},
+        {"packet": -1},
+        {"mtu": 1 << 40},
+    ],
+)
+def test_addresses_and_numbers_that_cannot_be_are_refused(card):
+    changed = msgspec.structs.replace(CARD, **card)
+    hello = wire.Hello(cluster="c", node="n1", peer="n2", device=1, card=changed)
+    with pytest.raises(Corrupt, match="cannot be"):
+        wire.parse_hello(msgspec.json.encode(hello))
+    with pytest.raises(Corrupt, match="cannot be"):
+        wire.parse_welcome(msgspec.json.encode(wire.Welcome(node="n2", card=changed)))
+
+
+def test_a_card_of_an_older_release_has_one_address():
+    old = msgspec.json.encode(wire.Hello(cluster="c", node="n1", peer="n2", device=0, card=CARD))
+    assert b"others" in old
+    assert wire.parse_hello(old.replace(b',"others":[]', b"")).card.addresses == (
+        wire.Address(gid="fe80::1", kind="RoCE v2"),
+    )
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])
 def test_a_strange_greeting_is_refused(body):
     with pytest.raises(Corrupt):
