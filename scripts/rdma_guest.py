@@ -157,7 +157,11 @@ class Guest:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "TMPDIR": memory_place(self._arguments.memory)},
+                env={
+                    **os.environ,
+                    "TMPDIR": memory_place(self._arguments.memory),
+                    "LD_PRELOAD": str(self._made / "registers.so"),
+                },
                 pass_fds=[writing],
                 start_new_session=True,
             )

@@ -107,6 +107,79 @@ EXPORT_SYMBOL(dma_resv_wait_timeout);
 MODULE_LICENSE("GPL");
 """
 
+WIDE_REGISTERS = r"""
+#define _GNU_SOURCE
+#include <cpuid.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+/* This kernel keeps 2696 bytes of a process's registers; processors with AMX have 11008, and Linux
+   takes all of them or none. It is given those that fit, and the others are put back as at the start
+   of a process: nothing in the guest gets leave to use them. */
+enum { HEADER = 512, COMPONENTS = 63 };
+static char wide[1 << 16] __attribute__((aligned(64)));
+static size_t width;
+static long (*next)(int, long, void *, void *);
+static uint64_t fitting(size_t size) {
+	static size_t of;
+	static uint64_t known;
+	if (of == size) return known; /* to ask a virtual processor takes long */
+	of = size, known = ~0ULL;
+	for (unsigned i = 2; i < COMPONENTS; i++) {
+		unsigned length, offset, c, d;
+		__cpuid_count(0xd, i, length, offset, c, d);
+		if (length && (size_t)offset + length > size) known &= ~(1ULL << i);
+	}
+	return known;
+}
+static void forget(char *registers, size_t size) {
+	uint64_t used;
+	memcpy(&used, registers + HEADER, sizeof used);
+	used &= fitting(size);
+	memcpy(registers + HEADER, &used, sizeof used);
+}
+static long get(long process, struct iovec *wanted) {
+	struct iovec all = {wide, sizeof wide};
+	long failed = next(PTRACE_GETREGSET, process, (void *)NT_X86_XSTATE, &all);
+	if (failed) return failed;
+	width = all.iov_len;
+	if (wanted->iov_len > width) wanted->iov_len = width;
+	if (wanted->iov_len >= HEADER + 64 && wanted->iov_len < width) forget(wide, wanted->iov_len);
+	memcpy(wanted->iov_base, wide, wanted->iov_len);
+	return 0;
+}
+static long set(long process, struct iovec *given) {
+	char none[1];
+	struct iovec nothing = {none, 0}, all = {wide, 0};
+	if (!width && get(process, &nothing)) return -1;
+	if (given->iov_len < HEADER + 64 || given->iov_len >= width)
+		return next(PTRACE_SETREGSET, process, (void *)NT_X86_XSTATE, given);
+	memcpy(wide, given->iov_base, given->iov_len);
+	memset(wide + given->iov_len, 0, width - given->iov_len);
+	forget(wide, given->iov_len);
+	all.iov_len = width;
+	return next(PTRACE_SETREGSET, process, (void *)NT_X86_XSTATE, &all);
+}
+long ptrace(enum __ptrace_request request, ...) {
+	va_list rest;
+	va_start(rest, request);
+	long process = va_arg(rest, int);
+	void *address = va_arg(rest, void *), *data = va_arg(rest, void *);
+	va_end(rest);
+	if (!next) next = (long (*)(int, long, void *, void *))dlsym(RTLD_NEXT, "ptrace");
+	if (address == (void *)NT_X86_XSTATE && request == PTRACE_GETREGSET)
+		return get(process, data);
+	if (address == (void *)NT_X86_XSTATE && request == PTRACE_SETREGSET)
+		return set(process, data);
+	return next(request, process, address, data);
+}
+"""
+"""Loaded before the C library of the kernel's process, for processors that came after it."""
+
 
 class UnavailableError(Exception):
     """There can be no guest here; the sentence says why."""
@@ -123,7 +196,7 @@ def say(text: str) -> None:
 
 def recipe() -> str:
     """Names what is made here: another recipe makes another guest."""
-    parts = (LAYER, TOOLS, MODULES, OUR_MODULES, SETTINGS, SOURCES, STAND_INS)
+    parts = (LAYER, TOOLS, MODULES, OUR_MODULES, SETTINGS, SOURCES, STAND_INS, WIDE_REGISTERS)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -172,6 +245,7 @@ def make(work: Path, made: Path) -> None:
     unpack(packages, compiling, work / "tools")
     built = compile_modules(work, uml, packages, source)
     lay_out(built, uml, release, made)
+    compile_wide_registers(work, made)
 
 
 def refresh_lists() -> None:
@@ -306,6 +380,13 @@ def lay_out(built: Iterable[Path], uml: Path, release: str, made: Path) -> None:
         run(["strip", "--strip-debug", "-o", str(target), str(files[name])])
     run(["strip", "-o", str(made / "linux"), str(uml / "usr/bin/linux.uml")])
     (made / "release").write_text(release)
+
+
+def compile_wide_registers(work: Path, made: Path) -> None:
+    """The library `registers.so`. Raises BrokenError."""
+    source = work / "registers.c"
+    source.write_text(WIDE_REGISTERS)
+    run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(made / "registers.so"), str(source), "-ldl"])
 
 
 def in_order(files: Mapping[str, Path]) -> Iterator[str]:
