@@ -117,9 +117,9 @@ WIDE_REGISTERS = r"""
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
-/* This kernel keeps 2696 bytes of a process's registers; processors with AMX have 11008, and Linux
-   takes all of them or none. It is given those that fit, and the others are put back as at the start
-   of a process: nothing in the guest gets leave to use them. */
+/* This kernel keeps 2696 bytes of a process's registers; processors with AMX have 11008, and
+   Linux takes all of them or none. It is given those that fit; the others are put back as at the
+   start of a process, for nothing in the guest gets leave to use them. */
 enum { HEADER = 512, COMPONENTS = 63 };
 static char wide[1 << 16] __attribute__((aligned(64)));
 static size_t width;
@@ -148,7 +148,8 @@ static long get(long process, struct iovec *wanted) {
 	if (failed) return failed;
 	width = all.iov_len;
 	if (wanted->iov_len > width) wanted->iov_len = width;
-	if (wanted->iov_len >= HEADER + 64 && wanted->iov_len < width) forget(wide, wanted->iov_len);
+	if (wanted->iov_len >= HEADER + 64 && wanted->iov_len < width)
+		forget(wide, wanted->iov_len);
 	memcpy(wanted->iov_base, wide, wanted->iov_len);
 	return 0;
 }
