@@ -74,9 +74,12 @@ CONNECT_S_MAX = 3.0
 CATCH_UP_S_MAX = 60.0
 PAUSE_S = 0.2
 USAGE = 2
-GARBAGE_THRESHOLDS = (50_000, 20, 100)
+GARBAGE_THRESHOLDS = (50_000, 1000, 100)
 """The view is large, lives long and has no cycles: to search it for garbage every 700 objects would
 take a third of all CPU."""
+GARBAGE_PERIOD_S = 0.25
+"""So often what is new is searched: 50,000 new objects at once would hold requests up for 0.1 s."""
+GARBAGE_OBJECTS_MIN = 1000
 NOWHERE = "postgresql://nowhere/"
 _logger = logging.getLogger("tensorcast.controlplane")
 
@@ -148,6 +151,7 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
         await desk.gate.load()
         listening = asyncio.Event()
         tasks = await owned.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(_collect_garbage())
         tasks.create_task(tail.run())
         tasks.create_task(desk.follower.run())
         tasks.create_task(desk.writer.run())
@@ -156,6 +160,7 @@ async def serve(settings: Settings, supervisor: Supervisor) -> None:
             tasks.create_task(service)
         if "api" in settings.services:
             await listening.wait()
+        gc.freeze()  # what is there now stays: to search it for garbage would hold requests up
         names = ", ".join(name for name in SERVICES if name in settings.services)
         _logger.info("serving cluster %s: %s", settings.cluster, names)
         supervisor.tell(state="READY=1", status=f"serving {names}")
@@ -181,6 +186,14 @@ async def _catch_up(follower: Follower, last: Seq, supervisor: Supervisor) -> No
         supervisor.tell(status=f"reading the log: event {seen} of {last}")
 
     await follower.catch_up(last, CATCH_UP_S_MAX, tell)
+
+
+async def _collect_garbage() -> None:
+    """Looks through what is new, often and therefore briefly, for ever."""
+    while True:
+        await asyncio.sleep(GARBAGE_PERIOD_S)
+        if gc.get_count()[0] >= GARBAGE_OBJECTS_MIN:
+            gc.collect(0)
 
 
 async def _refuse_another_log(

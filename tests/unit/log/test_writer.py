@@ -9,7 +9,7 @@ import pytest
 from conformance.log import cordoned, draft
 from tensorcast.log.memory import MemoryLog
 from tensorcast.log.port import APPEND_EVENTS_MAX, NoRoom
-from tensorcast.log.writer import SINGLES_MAX, Writer
+from tensorcast.log.writer import ALONE_MAX, Writer
 from tensorcast.schema.codec import EVENT_BYTES_MAX
 from tensorcast.schema.envelope import Draft
 from tensorcast.schema.errors import Conflict, InvalidArgument, Unavailable
@@ -62,21 +62,84 @@ async def test_callers_share_a_batch_and_get_their_own_positions():
         assert await writer.last_seq() == 6
 
 
-async def test_a_few_signals_go_each_by_itself():
-    """Which is faster; many, and whatever else there is, share a batch."""
+async def test_a_few_events_of_different_things_go_each_by_itself():
+    """Which is faster; many share a batch, and so does one that has several events."""
     log = Watched()
+    several = ALONE_MAX + 1
     async with writing(log) as writer:
-        for count, sizes in ((SINGLES_MAX, [1] * SINGLES_MAX), (13, [13])):
+        for count, sizes in ((ALONE_MAX, [1] * ALONE_MAX), (several, [several])):
             found = await asyncio.gather(
                 *(writer.append([draft(said(f"t.{number}"))]) for number in range(count)),
             )
             assert sorted(found) == [(Seq(await log.last_seq() - n),) for n in range(count)][::-1]
             assert log.sizes == sizes
             log.sizes.clear()
-        await asyncio.gather(
-            writer.append([draft(said("t"))]), writer.append([draft(cordoned("n1"))])
-        )
-        assert log.sizes == [2]
+        one, other = [draft(said("t"))], [draft(cordoned("n1"), 0)]
+        await asyncio.gather(writer.append(one), writer.append(other))
+        assert log.sizes == [1, 1]
+        log.sizes.clear()
+        both = [draft(cordoned("n2")), draft(cordoned("n3"))]
+        await asyncio.gather(writer.append([draft(said("t"))]), writer.append(both))
+        assert log.sizes == [3]
+
+
+class Held(MemoryLog):
+    """Takes nothing until it is let go; tells what waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[int] = []
+        self.let_go = asyncio.Event()
+
+    async def append(self, drafts: Sequence[Draft]) -> tuple[Seq, ...]:
+        self.waiting.append(len(drafts))
+        await self.let_go.wait()
+        return await super().append(drafts)
+
+
+async def until_idle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_what_goes_alone_waits_for_nothing_but_the_same_thing():
+    log = Held()
+    async with writing(log) as writer:
+        going = []
+        for event in (said("t"), said("t"), cordoned("a"), cordoned("b")):
+            going.append(asyncio.ensure_future(writer.append([draft(event)])))
+            await until_idle()
+        assert log.waiting == [1, 1, 1, 1]
+        going.append(asyncio.ensure_future(writer.append([draft(cordoned("a"))])))
+        await until_idle()
+        assert log.waiting == [1, 1, 1, 1]
+        log.let_go.set()
+        found = await asyncio.gather(*going)
+        assert found[2] < found[4] == (5,)
+
+
+async def test_a_batch_waits_until_those_that_went_alone_have_ended():
+    log = Held()
+    async with writing(log) as writer:
+        alone = asyncio.ensure_future(writer.append([draft(said("t"))]))
+        await until_idle()
+        batch = asyncio.ensure_future(writer.append([draft(said("t")), draft(said("u"))]))
+        await until_idle()
+        assert log.waiting == [1]
+        log.let_go.set()
+        assert await asyncio.gather(alone, batch) == [(1,), (2, 3)]
+
+
+async def test_those_that_went_alone_are_told_when_it_stops():
+    log = Held()
+    writer = Writer(log, linger_s=0)
+    task = asyncio.create_task(writer.run())
+    going = [asyncio.ensure_future(writer.append([draft(said("t"))])) for _ in range(3)]
+    await until_idle()
+    assert log.waiting == [1, 1, 1]
+    task.cancel()
+    told = await asyncio.gather(*going, return_exceptions=True)
+    assert [type(one) for one in told] == [Unavailable] * 3
 
 
 async def test_a_signal_that_is_refused_harms_no_other():
