@@ -14,7 +14,7 @@ from tensorcast.schema.errors import InvalidArgument, TensorCastError
 
 ASKED_MAX: Final = 64
 """So many nodes are asked at the same time."""
-PATIENCE_S_MIN: Final = 1.0
+PATIENCE_S_MIN: Final = 0.5
 """So long a node may be silent after others were."""
 
 

@@ -8,9 +8,10 @@ costs little (docs/data-plane.md). Only the functions that need torch import it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tensorcast.storage.crew import choose_copies, spread
 from tensorcast.storage.memory import allocate
@@ -18,6 +19,7 @@ from tensorcast.storage.memory import allocate
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 UNIT_BYTES = 4 << 20
 SLAB_BYTES = 64 << 20
 LARGE_BYTES = 16 << 20
@@ -66,6 +68,21 @@ def copy_all(pairs: Iterable[Pair]) -> None:
     """Copies bit by bit, in a few threads. Nothing is allocated."""
     works = (work for source, target in pairs for work in _cut(source, target))
     spread(_do, works, choose_copies())
+
+
+def share_out(
+    do: Callable[[T], object], items: Sequence[T], threads: int, stop: threading.Event
+) -> None:
+    """`do` for every item, in several threads, the first ones first. Raises what it raises, and
+    Cancelled once `stop` is set."""
+    spread(do, items, threads, stop)
+
+
+def take_huge(size_bytes: int) -> torch.Tensor:
+    """Zeroed bytes in huge pages, as far as there are any. Raises OutOfCapacity."""
+    import torch
+
+    return torch.frombuffer(allocate(size_bytes), dtype=torch.uint8, count=size_bytes)
 
 
 def _do(work: Callable[[], object]) -> None:

@@ -28,12 +28,14 @@ NAMED_MAX = 3
 
 class Weights(NamedTuple):
     """Weights in the form of a checkpoint: what they are called, their artifact (None: they are not
-    from the cluster), their tensors, which may be read more than once, and what these look like."""
+    from the cluster; the first, where they are several), their tensors, which may be read more than
+    once, and what these look like. `name` is never that of others, if their artifact is not."""
 
     version: str
     artifact: str | None
     tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]]
     shapes: Shapes
+    name: str = ""
 
 
 class Model(Protocol):

@@ -5,10 +5,14 @@
 init     {"context": ..., "node": ..., "url": ...}   all optional
 start    -
 update   {"version": "policy@7", "artifact": "<id>"}  brings, checks and keeps them; touches nothing
+         {..., "parts": ["<id>", "<id>"]}              a checkpoint in several artifacts
+         {..., "ticket": 7}                            only begins that, and tells its load when it
+                                                       is done; then the same without a ticket
          {"cancel": true}                              forgets them, and ends the update by an error
 finish   applies them, and puts it on record           (weight_version: "policy@7")
 
 Nothing of the model changes before `finish`, and then all of it does, or nothing (`updating.py`).
+Where that can be, what it is to change to is made aside before (`aside.py`), while it serves.
 The scheduler should be paused around `finish`, so that no request meets both versions;
 `updates.py` does all that from outside.
 
@@ -20,9 +24,11 @@ is over on some ranks and open on the others (`Session`); who drives it must men
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import torch
@@ -41,13 +47,16 @@ from vllm.model_executor.model_loader.reload.types import LayerReloadingInfo
 
 from tensorcast.client import Client, TensorCastError, connect
 from tensorcast.client.tensors import name_dtypes
+from tensorcast.engines.aside import NotAside
 from tensorcast.engines.updating import Updater, Weights, explain
 from tensorcast.engines.vllm import serving
 from tensorcast.engines.vllm.announcing import announce, find_start
+from tensorcast.engines.vllm.aside import METHODS, make_aside
+from tensorcast.engines.vllm.bringing import Bringing, Brought, let_go, try_aside
 from tensorcast.engines.vllm.calls import mark
 from tensorcast.engines.vllm.disk import DiskWeights
 from tensorcast.engines.vllm.plugin import LOGGER
-from tensorcast.engines.vllm.updates import SESSION, Session
+from tensorcast.engines.vllm.updates import SESSION, TICKET, Session
 from tensorcast.schema.errors import InvalidArgument, Rejected, Unavailable
 from tensorcast.schema.ids import is_artifact_id
 
@@ -64,6 +73,8 @@ TORN = 70
 """The exit status of a process that ends so as not to serve weights of two versions."""
 _finalize = cast("Callable[..., None]", finalize_layerwise_reload)  # vLLM gives it no types
 _reset = cast("Callable[..., None]", LayerReloadingInfo.reset)
+PARTS = "+"
+"""Stands between the artifacts of weights that are several."""
 GROUPS = ("get_tp_group", "get_pp_group", "get_pcp_group")
 
 
@@ -87,11 +98,16 @@ class InitInfo(WeightTransferInitInfo):
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
     """What to bring: the id of an artifact, and what it is called from then on. `check`: compare
-    all its bytes with their digests first."""
+    all its bytes with their digests first. `parts`: all artifacts, where they are several, each
+    with some of the tensors. `aside`: the new parameters may take memory beside those
+    that serve. `ticket`: the engine serves meanwhile, and says this number when they are there."""
 
     version: str = ""
     artifact: str = ""
     check: bool = True
+    parts: list[str] = field(default_factory=list)
+    aside: bool = True
+    ticket: int = 0
     timeout_s: float = GET_S
     cancel: bool = False
     problem: str = ""
@@ -120,6 +136,9 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         self._is_alone = parallel.world_size == 1
         self._speaks = parallel.rank == parallel.world_size - 1
         self._has_failed = False
+        self._bringing: Bringing[UpdateInfo] | None = None
+        self._brought: Brought | None = None
+        self._is_exchanged = False
 
     # ---- what vLLM calls -----------------------------------------------------------------------
 
@@ -154,19 +173,26 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         """Begins anew: what an update that never ended has brought is forgotten."""
         if self._updater is not None:
             self._updater.cancel()
+        self._forget_brought()
         self._has_failed = False
         self._note(Session.OPEN)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Brings new weights to this rank, and checks them. When it raises, nothing has changed."""
+        """Brings new weights to this rank, and checks them; with a ticket it only begins to. When
+        it raises, nothing has changed."""
         updater = self._find_updater()
+        if update_info.ticket:
+            self._begin_to_bring(update_info)
+            return
         if update_info.cancel:
             updater.cancel()
+            self._forget_brought()
             self._fail(Rejected("The weight update was cancelled.", hint="The old weights stay."))
             return
         try:
-            updater.stage(lambda: self._bring(update_info))
+            updater.stage(lambda: self._take_brought(update_info))
         except Exception as error:
+            self._forget_brought()
             self._fail(error)
 
     def finish_weight_update(self) -> None:
@@ -181,7 +207,8 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
             self._note(Session.OPEN_ON_LAST)
             self._tell(error)
             return
-        serving.set_weights(new.artifact)
+        serving.set_weights(new.name or new.artifact)
+        self._forget_brought()
         self._note(Session.OVER)
         LOGGER.info("The weights are %s now (artifact %s).", new.version, new.artifact)
 
@@ -194,13 +221,39 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
     # ---- what the updater needs ----------------------------------------------------------------
 
     def apply(self, weights: Weights) -> None:
-        """Loads weights into the model, layer by layer, where their parameters lie now."""
+        """Makes weights those of the model: by what was made aside, else layer by layer where its
+        parameters lie now."""
+        if not self._exchange(weights):
+            self._load(weights)
+
+    def _exchange(self, weights: Weights) -> bool:
+        """Whether the model has these weights by what was made aside: the new ones, or again those
+        of before."""
+        brought = self._brought
+        if brought is None or brought.aside is None:
+            return False
+        is_new = weights is brought.weights
+        if is_new or self._is_exchanged:
+            if is_new != self._is_exchanged:
+                try:
+                    brought.aside.exchange()
+                except NotAside as reason:
+                    LOGGER.warning("New weights cannot be exchanged with the old ones: %s.", reason)
+                    return False
+                self._is_exchanged = is_new
+            return True
+        return False
+
+    def _load(self, weights: Weights) -> None:
+        self._forget_brought()
+        keep_apart(self.model)
         drop_partial(self.model)
         initialize_layerwise_reload(self.model)
         loaded = cast("_Loads", self.model).load_weights(weights.tensors())
         _finalize(self.model, self.model_config)
         if self.model_config.quantization is None and loaded is not None:
             self._disk.check_complete(self.model, loaded)
+        pack_tied(self.model)
 
     def agree(self, problem: str) -> str:
         """The first of the problems that the ranks of this engine have."""
@@ -277,15 +330,54 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
             LOGGER.warning("The weights of now are not in the cluster any more: %s", error)
             return None
 
-    def _bring(self, info: UpdateInfo) -> Weights:
+    def _begin_to_bring(self, info: UpdateInfo) -> Bringing[UpdateInfo]:
+        """In a thread. Tells the ticket when it is over."""
+        self._forget_brought()
+        what = replace(info, ticket=0)
+        found = Bringing(what, partial(self._bring, what), partial(self._tell_ticket, info.ticket))
+        self._bringing = found
+        return found
+
+    def _take_brought(self, info: UpdateInfo) -> Weights:
+        """What was asked for before, or is asked for now."""
+        bringing = self._bringing
+        if bringing is None or bringing.what != info:
+            bringing = self._begin_to_bring(info)
+        self._brought = bringing.wait()
+        return self._brought.weights
+
+    def _tell_ticket(self, ticket: int) -> None:
+        if self._presence is not None and ticket:
+            self._presence.tell_load({TICKET: float(ticket)})
+
+    def _forget_brought(self) -> None:
+        """What is brought or made aside is not wanted any more, or it is what the model has."""
+        if self._bringing is not None:
+            self._bringing.stop()
+        let_go([self._bringing, self._brought])
+        self._bringing, self._brought, self._is_exchanged = None, None, False
+
+    def _bring(self, info: UpdateInfo, stop: threading.Event) -> Brought:
+        weights = self._fetch(info)
+        aside = None
+        if info.aside and self._updater is not None and self._updater.serving is not None:
+            aside = try_aside(lambda: make_aside(self.model, weights.tensors(), stop))
+        return Brought(weights, aside)
+
+    def _fetch(self, info: UpdateInfo) -> Weights:
         if info.problem:
             raise InvalidArgument(info.problem)
-        if not is_artifact_id(info.artifact) or not info.version:
+        parts = info.parts or [info.artifact]
+        if not all(map(is_artifact_id, [info.artifact, *parts])) or not info.version:
             raise InvalidArgument(
                 "A weight update names an artifact by its id, and a version.",
                 hint='As in {"version": "policy@7", "artifact": "f9a2..."}; updates.py does it.',
             )
-        return self._get(info.version, info.artifact, check=info.check, timeout_s=info.timeout_s)
+        found = [
+            self._get(info.version, part, check=info.check, timeout_s=info.timeout_s)
+            for part in parts
+        ]
+        return found[0] if len(found) == 1 else join(info.artifact, found)
 
     def _get(self, version: str, artifact: str, *, check: bool, timeout_s: float) -> Weights:
         """Their tensors stay mapped, unchanged and readable, as long as these are kept."""
@@ -301,6 +393,28 @@ class TensorCastWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo])
         if self._client is None:
             self._client = self._connect(InitInfo())
         return self._client
+
+
+def join(artifact: str, parts: Sequence[Weights]) -> Weights:
+    """Weights whose tensors are those of several artifacts. Raises InvalidArgument for a tensor
+    that two of them have: which would it be?"""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for part in parts:
+        twice = sorted(shapes.keys() & part.shapes.keys())
+        if twice:
+            raise InvalidArgument(
+                f"Two parts of {part.version} have {twice[0]}.",
+                hint="The parts of an engine's weights are those of a checkpoint: each tensor is"
+                " whole, and in one of them.",
+            )
+        shapes.update(part.shapes)
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        for part in parts:
+            yield from part.tensors()
+
+    ids = [str(part.artifact) for part in parts]
+    return Weights(parts[0].version, artifact, tensors, shapes, name=PARTS.join(sorted(ids)))
 
 
 def name_fields(info: type[InitInfo | UpdateInfo]) -> str:
@@ -331,6 +445,28 @@ def find_group(name: str) -> parallel_state.GroupCoordinator | None:
         return find() if find is not None else None
     except AssertionError:  # it is not made
         return None
+
+
+def keep_apart(model: torch.nn.Module) -> None:
+    """Gives parameters that lie in mapped bytes memory of their own: the bytes may be those that
+    are loaded again when something goes wrong."""
+    for parameter in model.parameters():
+        if parameter.device.type == "cpu" and not parameter.untyped_storage().resizable():
+            parameter.data = parameter.data.clone()
+
+
+def pack_tied(model: torch.nn.Module) -> None:
+    """vLLM's reload gives new weights to one of the layers that share a parameter, and leaves what
+    the others have made of the old ones: it is made anew."""
+    owners: dict[int, list[torch.nn.Module]] = {}
+    for layer in model.modules():
+        for parameter in layer.parameters(recurse=False):
+            if parameter.numel():
+                owners.setdefault(id(parameter), []).append(layer)
+    for layers in owners.values():
+        for layer in layers if len(layers) > 1 else ():
+            if isinstance(method := getattr(layer, "quant_method", None), METHODS):
+                method.process_weights_after_loading(layer)
 
 
 def drop_partial(model: torch.nn.Module) -> None:

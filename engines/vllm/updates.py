@@ -10,6 +10,7 @@ Knows no vLLM: a trainer has none.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ SEPARATOR = "@"
 READY, UP = "ready", "up"
 Request = tuple[str, Json]
 """The path of an address of the server, and what is posted there."""
+Told = Callable[[], float]
+"""The ticket that an engine told last; raises TensorCastError when one cannot hear from it."""
 START: Request = ("/start_weight_update", {})
 CANCEL: Request = ("/update_weights", {"update_info": {"cancel": True}})
 END: Request = ("/finish_weight_update", {})
@@ -57,6 +60,13 @@ class Pause(StrEnum):
 
 SESSION = "update_session"
 """What an engine says of its update, among the numbers of its load."""
+
+
+TICKET = "update_ticket"
+"""Beside it, the number that it was given with the new weights, once it has brought them."""
+TICKETS = 1 << 52
+LOOK_S, LOOK_S_MAX = 0.005, 0.1
+"""So often it is asked whether it has."""
 
 
 class Session(IntEnum):
@@ -83,7 +93,7 @@ class EngineServer:
 
     def __init__(self, url: str, *, timeout_s: float = UPDATE_S) -> None:
         self.url = url.rstrip("/")
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     def pause(self, mode: Pause = Pause.WAIT) -> None:
         """It begins no new work, and its prefix cache is emptied, once what is under way has
@@ -115,10 +125,26 @@ class EngineServer:
         """Begins an update. None may be open: see `mend`."""
         self._post(*START)
 
-    def update(self, version: str, artifact: str, *, check: bool = True) -> None:
-        """It brings the new weights and checks them, and serves the old ones."""
-        info = {"version": version, "artifact": artifact, "check": check}
-        info["timeout_s"] = self._timeout_s
+    def update(
+        self,
+        version: str,
+        artifact: str,
+        *,
+        check: bool = True,
+        parts: Sequence[str] = (),
+        aside: bool = True,
+        ticket: int = 0,
+    ) -> None:
+        """It brings the new weights (of several parts: of all these artifacts), checks them, and
+        makes its new parameters of them, where these may lie beside those that serve (`aside`);
+        then the old ones serve on. With a ticket it only begins, and serves meanwhile: to be called
+        again without it."""
+        info: dict[str, object] = {"version": version, "artifact": artifact, "check": check}
+        info["timeout_s"] = self.timeout_s
+        more = {"parts": list(parts), "ticket": ticket}
+        info.update({name: value for name, value in more.items() if value})
+        if not aside:
+            info["aside"] = False
         self._post("/update_weights", {"update_info": info})
 
     def mend(self, session: Session) -> None:
@@ -152,8 +178,29 @@ class EngineServer:
         method: str = "GET",
         timeout_s: float | None = None,
     ) -> Json:
-        limit_s = min(self._timeout_s, timeout_s or self._timeout_s)
+        limit_s = min(self.timeout_s, timeout_s or self.timeout_s)
         return parse(ask(f"{self.url}{path}", body, method=method, timeout_s=limit_s))
+
+
+class Wanted(NamedTuple):
+    """New weights: what they are called, and where they are."""
+
+    version: str
+    artifact: str
+    check: bool = True
+    parts: tuple[str, ...] = ()
+    aside: bool = True
+
+    def ask(self, server: EngineServer, ticket: int = 0) -> None:
+        """Asks an engine for them (`EngineServer.update`)."""
+        server.update(
+            self.version,
+            self.artifact,
+            check=self.check,
+            parts=self.parts,
+            aside=self.aside,
+            ticket=ticket,
+        )
 
 
 # ---- several engines ---------------------------------------------------------------------------
@@ -166,14 +213,17 @@ def update_engines(
     *,
     mode: Pause | str = Pause.WAIT,
     check: bool = True,
+    aside: bool = True,
     timeout_s: float = UPDATE_S,
 ) -> tuple[Updated, ...]:
     """Gives running engines the weights `what`: a version (`publish` returns it), key or id.
 
     First the weights come to the engines' nodes and are checked there, while the old ones serve;
-    if that fails on one, none changes. Then each engine is paused, gets them, and goes on. When the
-    last step fails on some, these keep the old ones, the others have the new ones, and the error
-    names them. Raises what was wrong, NotFound, InvalidArgument.
+    if that fails on one, none changes. `aside`: an engine that can makes its new parameters beside
+    the old ones then, so that it stands still for a moment only; else in their place. Then each
+    engine is paused, gets them, and goes on. When the last step fails on some, these keep the old
+    ones, the others have the new ones, and the error names them. Raises what was wrong, NotFound,
+    InvalidArgument.
     """
     pause = parse_pause(mode)
     servers = [EngineServer(url, timeout_s=timeout_s) for url in dict.fromkeys(urls)]
@@ -182,6 +232,7 @@ def update_engines(
             "No engine is named.", hint="`tcctl engine ls` shows which there are."
         )
     version, artifact = resolve_version(client, what)
+    wanted = Wanted(version, artifact, check, aside=aside)
     with ThreadPoolExecutor(min(len(servers), ENGINES_AT_ONCE)) as threads:
         known = find_engines(client)
         spread_weights(
@@ -190,7 +241,11 @@ def update_engines(
         opened: list[EngineServer] = []
         with _mended_unless_done(opened):
             _all(threads, servers, lambda one: begin(one, known.get(one.url), opened))
-            _all(threads, servers, lambda one: bring(one, version, artifact, check, opened))
+
+            def work(one: EngineServer) -> None:
+                bring(one, wanted, opened, listen(client, known.get(one.url)))
+
+            _all(threads, servers, work)
         return tuple(_all(threads, servers, lambda one: switch(one, version, pause)))
 
 
@@ -253,17 +308,51 @@ def read_session(engine: EngineInfo | None) -> Session:
         return Session.OVER
 
 
+def listen(client: Client, engine: EngineInfo | None) -> Told | None:
+    """How one hears which ticket an engine has told; None when nobody knows it."""
+    if engine is None:
+        return None
+
+    def told() -> float:
+        return read_ticket(client.api.engine(engine.engine))
+
+    return told
+
+
+def read_ticket(engine: EngineInfo) -> float:
+    """The ticket that an engine has told; 0 before any. Raises Unavailable for one that is gone."""
+    if engine.state != UP:
+        raise Unavailable(f"The engine {engine.engine} is {engine.state}.")
+    return engine.load.get(TICKET, 0.0)
+
+
 def bring(
-    server: EngineServer, version: str, artifact: str, check: bool, opened: list[EngineServer]
+    server: EngineServer, wanted: Wanted, opened: list[EngineServer], told: Told | None = None
 ) -> None:
-    """Has an engine bring new weights; when it refuses, its update is ended."""
+    """Has an engine bring new weights; when it refuses, its update is ended. It serves meanwhile,
+    if one can hear from it when it has them."""
     try:
-        server.update(version, artifact, check=check)
+        if told is not None:
+            ticket = 1 + secrets.randbelow(TICKETS)
+            wanted.ask(server, ticket)
+            wait_told(told, ticket, server.timeout_s)
+        wanted.ask(server)
     except TensorCastError as error:
         opened.remove(server)
         if isinstance(error, EngineRefused):
             server.mend(Session.OVER_ON_LAST)
         raise
+
+
+def wait_told(told: Told, ticket: int, timeout_s: float) -> None:
+    """Returns when an engine has told this ticket, or when one cannot hear from it: it is to be
+    asked itself then."""
+    until_s = time.monotonic() + timeout_s
+    pause_s = LOOK_S
+    with contextlib.suppress(TensorCastError):
+        while told() != ticket and time.monotonic() < until_s:
+            time.sleep(pause_s)
+            pause_s = min(LOOK_S_MAX, 1.2 * pause_s)
 
 
 def switch(server: EngineServer, version: str, mode: Pause) -> Updated:

@@ -19,9 +19,11 @@ from tensorcast.engines.vllm.updates import (
     EngineServer,
     Pause,
     Session,
+    Wanted,
     begin,
     bring,
     read_session,
+    read_ticket,
     switch,
 )
 from tensorcast.engines.vllm.verbs import Outputs, Verb, read
@@ -73,22 +75,26 @@ class WeightCalls:
         """The engine has brought and checked the weights, and serves the old ones: the `version`
         for `switch`."""
         wanted = read(said, _Stage)
-        if not is_artifact_id(wanted.artifact):
-            raise InvalidArgument(f"{wanted.artifact!r} is no id of an artifact.")
-        if set(wanted.parts.values()) - {wanted.artifact}:
-            raise InvalidArgument(
-                "A vLLM engine takes its weights from one artifact.",
-                hint="Put the parts together as one checkpoint.",
-            )
+        parts = tuple(dict.fromkeys((wanted.artifact, *wanted.parts.values())))
+        for part in parts:
+            if not is_artifact_id(part):
+                raise InvalidArgument(f"{part!r} is no id of an artifact.")
         version = wanted.version or wanted.artifact
+        weights = Wanted(version, wanted.artifact, wanted.check, parts if len(parts) > 1 else ())
         async with self._turn:
             known = await self._client.api.engine(self._engine)
             server = EngineServer(self._url, timeout_s=wanted.timeout_s)
 
+            loop = asyncio.get_running_loop()
+
+            def told() -> float:
+                asked = self._client.api.engine(self._engine)
+                return read_ticket(asyncio.run_coroutine_threadsafe(asked, loop).result())
+
             def work() -> None:
                 opened: list[EngineServer] = []
                 begin(server, known, opened)
-                bring(server, version, wanted.artifact, wanted.check, opened)
+                bring(server, weights, opened, told)
 
             await asyncio.to_thread(work)
         return {"version": version, "artifact": wanted.artifact}

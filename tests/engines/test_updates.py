@@ -135,11 +135,12 @@ def test_an_engine_is_known_from_its_start_with_what_it_serves(server, client):
 # ---- updates
 
 
+@pytest.mark.parametrize("aside", [True, False])
 @pytest.mark.parametrize("mode", [Pause.WAIT, Pause.ABORT, Pause.KEEP])
-def test_there_and_back(server, client, expected, mode):
+def test_there_and_back(server, client, expected, mode, aside):
     for seed in (1, 0):
         version = client.publish("there", weights(seed))
-        (done,) = update_engines(client, [server.url], version, mode=mode)
+        (done,) = update_engines(client, [server.url], version, mode=mode, aside=aside)
         assert (done.version, EngineServer(server.url).version()) == (version, version)
         assert served(server) == expected[seed]
         found = client.weights_of(server.url)
@@ -167,6 +168,20 @@ def test_twenty_updates_under_load_and_each_answer_belongs_to_one_version(server
         assert made_by[0] in seeds, (begin, end, named)
         seen |= named
     assert len(seen & set(versions)) > 10, "answers came all the time"
+
+
+def test_weights_in_two_parts(server, client, expected, at_zero):
+    """As ranks of a trainer publish them: all of both at once."""
+    names = sorted(weights(1))
+    halves = [client.put({n: weights(1)[n] for n in names[at::2]}).id for at in (0, 1)]
+    one = EngineServer(server.url)
+    one.init()
+    one.start()
+    one.update("halves@1", halves[0], parts=halves)
+    one.pause()
+    one.finish("halves@1")
+    one.resume()
+    assert served(server) == expected[1]
 
 
 # ---- what goes wrong
@@ -230,7 +245,7 @@ def test_a_load_that_breaks_off_is_undone_while_requests_wait(
     with Load(server, threads=2) as load:
         break_loads(server, after=after, times=1)
         with pytest.raises(TensorCastError, match="breaks off"):
-            update_engines(client, [server.url], new)
+            update_engines(client, [server.url], new, aside=False)
     assert load.errors == []
     for _, _, prompt, tokens in load.answers:
         assert tokens == expected[0][prompt]
@@ -321,7 +336,7 @@ def test_one_of_two_ranks_that_fails_holds_both_back(ranks, client, expected):
     for rank, after in ((1, 5), (0, 30)):
         break_loads(ranks, after=after, times=1, rank=rank)
         with pytest.raises(TensorCastError):
-            update_engines(client, [ranks.url], new)
+            update_engines(client, [ranks.url], new, aside=False)
         assert served(ranks) == expected[0]
         assert EngineServer(ranks.url).version() == "default"
         assert client.weights_of("vllm-1").version == "default"
@@ -347,7 +362,7 @@ def test_an_engine_that_cannot_go_back_ends_instead_of_mixing(ranks, client):
     newer = client.publish("two", weights(0))
     break_loads(ranks, after=9, times=2, rank=1)
     with pytest.raises(TensorCastError):
-        update_engines(client, [ranks.url], newer)
+        update_engines(client, [ranks.url], newer, aside=False)
     with pytest.raises((AssertionError, OSError)):
         ranks.generate(PROMPTS[0])
     assert "must not serve" in ranks.log_text()

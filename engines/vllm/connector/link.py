@@ -22,7 +22,7 @@ from tensorcast.schema.errors import Cancelled, TensorCastError
 
 LOGGER = logging.getLogger("vllm.tensorcast")
 
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 0.6
 """How long a mover or another node may be silent."""
 REST_S: Final = 0.25
 REST_S_MAX: Final = 2.0

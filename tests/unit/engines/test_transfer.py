@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from types import SimpleNamespace
 
@@ -37,10 +38,16 @@ with warnings.catch_warnings():
         describe,
         drop_partial,
         find_group,
+        join,
+        keep_apart,
         pack_text,
         unpack_text,
     )
 
+from tensorcast.engines.aside import NotAside
+from tensorcast.engines.updating import Weights
+from tensorcast.engines.vllm.aside import kept_threads, set_threads
+from tensorcast.engines.vllm.bringing import Bringing, Brought, try_aside
 from tensorcast.engines.vllm.updates import Session
 from tensorcast.schema.errors import InvalidArgument, NotFound, TensorCastError
 
@@ -65,7 +72,7 @@ def test_what_it_does_not_know_is_told_later_by_one_rank(bare):
     for parse in (bare.parse_init_info, bare.parse_update_info):
         assert "unexpected" in parse({"bytes": 1}).problem
     assert parse({"bytes": 1}).problem.endswith(
-        ". Known are version, artifact, check, timeout_s, cancel."
+        ". Known are version, artifact, check, parts, aside, ticket, timeout_s, cancel."
     )
 
 
@@ -118,6 +125,7 @@ def make_rank(number, count):
     rank._note = lambda session: setattr(rank, "session", session)
     rank._updater = Staged()
     rank._presence = None
+    rank._bringing, rank._brought, rank._is_exchanged = None, None, False
     return rank
 
 
@@ -147,7 +155,7 @@ class Staged:
         if self.staged is None or Staged.fails_at == "commit":
             raise ValueError("no new weights")
         self.staged, self.committed = None, self.committed + 1
-        return SimpleNamespace(version="v", artifact=None)
+        return SimpleNamespace(version="v", artifact=None, name="")
 
 
 def mend(ranks, session):
@@ -228,6 +236,146 @@ def test_a_reload_that_broke_off_leaves_nothing_behind(after):
         model.load_weights(old.items())
         finalize_layerwise_reload(model, SimpleNamespace(dtype=torch.float32))
         assert all(torch.equal(value, old[name]) for name, value in values(model).items())
+
+
+# ---- what was brought and made aside
+
+
+class Exchange:
+    """What was made aside of one version; `fails` with the model as it was."""
+
+    fails = False
+
+    def __init__(self):
+        self.times = 0
+
+    def exchange(self):
+        if self.fails:
+            raise NotAside("others")
+        self.times += 1
+
+
+def weights_of(names, artifact=ART):
+    tensors = {name: torch.full((2,), float(n)) for n, name in enumerate(names)}
+    shapes = {name: describe(tensor) for name, tensor in tensors.items()}
+    return Weights("v", artifact, lambda: iter(tensors.items()), shapes)
+
+
+@pytest.fixture
+def rank():
+    made = make_rank(0, 1)
+    made.loaded = []
+    made._load = lambda weights: made.loaded.append(weights)
+    return made
+
+
+def test_what_was_made_aside_is_exchanged_and_back(rank):
+    new, old = weights_of("a"), weights_of("b")
+    rank._brought = Brought(new, Exchange())
+    rank.apply(old)
+    assert (rank.loaded, rank._brought.aside.times) == ([old], 0), "nothing was changed yet"
+    rank.apply(new)
+    rank.apply(new)
+    assert rank._brought.aside.times == 1
+    rank.apply(old)
+    assert (rank.loaded, rank._brought.aside.times) == ([old], 2)
+
+
+def test_what_cannot_be_exchanged_is_loaded(rank):
+    new, aside = weights_of("a"), Exchange()
+    aside.fails = True
+    rank._brought = Brought(new, aside)
+    rank.apply(new)
+    rank._brought = Brought(new, None)
+    rank.apply(new)
+    assert rank.loaded == [new, new]
+
+
+def test_weights_are_brought_once_for_a_ticket_and_the_question_after_it(rank):
+    asked, told = [], []
+    rank._bring = lambda info, stop: asked.append(info) or Brought(weights_of("a"), None)
+    rank._tell_ticket = told.append
+    rank._begin_to_bring(UpdateInfo(**UPDATE, ticket=5))
+    assert rank._take_brought(UpdateInfo(**UPDATE)).version == "v"
+    assert asked == [UpdateInfo(**UPDATE)]
+    rank._take_brought(UpdateInfo(**{**UPDATE, "version": "w"}))
+    assert len(asked) == 2
+    assert 5 in told
+
+
+def test_what_failed_in_the_thread_is_raised_where_it_is_asked_for():
+    told = threading.Event()
+
+    def fail(stop):
+        raise NotFound("no such weights")
+
+    bringing = Bringing("x", fail, told.set)
+    with pytest.raises(NotFound):
+        bringing.wait()
+    assert told.wait(10)
+
+
+def test_weights_that_cannot_be_made_aside_are_loaded_later():
+    def fail(error):
+        raise error
+
+    assert try_aside(lambda: fail(NotAside("why"))) is None
+    assert try_aside(lambda: fail(KeyError("x"))) is None
+    made = Exchange()
+    assert try_aside(lambda: made) is made
+
+
+def test_torch_has_its_threads_again_when_one_is_made_before_another_has_ended():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    begun, goes_on, second = (threading.Event() for _ in range(3))
+    seen = []
+
+    def make(is_first):
+        with kept_threads():
+            set_threads(1)
+            (begun if is_first else second).set()
+            if is_first:
+                goes_on.wait()
+
+    threads = [threading.Thread(target=make, args=(first,)) for first in (True, False)]
+    try:
+        threads[0].start()
+        begun.wait()
+        threads[1].start()
+        assert not second.wait(0.1), "it waits for the first"
+        goes_on.set()
+        for thread in threads:
+            thread.join()
+        after = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        after.start()
+        after.join()
+        assert seen == [3]
+    finally:
+        goes_on.set()
+        torch.set_num_threads(before)
+
+
+def test_parts_are_one_checkpoint():
+    joined = join(ART, [weights_of("ab"), weights_of("c", "b" * 40)])
+    assert sorted(name for name, _ in joined.tensors()) == ["a", "b", "c"]
+    assert sorted(joined.shapes) == ["a", "b", "c"]
+    assert joined.artifact == ART
+    assert joined.name == f"{ART}+{'b' * 40}", "KV of other second parts is never that of these"
+    with pytest.raises(InvalidArgument, match="Two parts of v have b"):
+        join(ART, [weights_of("ab"), weights_of("bc")])
+
+
+def test_parameters_in_mapped_bytes_get_memory_of_their_own_before_they_are_written_to():
+    model = torch.nn.Linear(2, 2, bias=False)
+    mapped = torch.frombuffer(bytearray(16), dtype=torch.float32).view(2, 2)
+    model.weight.data = mapped
+    keep_apart(model)
+    model.weight.data.fill_(1.0)
+    assert torch.equal(mapped, torch.zeros(2, 2))
+    kept = model.weight.data_ptr()
+    keep_apart(model)
+    assert model.weight.data_ptr() == kept
 
 
 def test_tensors_and_files_are_described_in_the_same_words(tmp_path):

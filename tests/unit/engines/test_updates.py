@@ -15,8 +15,12 @@ from tensorcast.engines.vllm.updates import (
     EngineServer,
     Pause,
     Session,
+    Wanted,
+    bring,
+    listen,
     resolve_version,
     update_engines,
+    wait_told,
 )
 from tensorcast.schema.errors import Corrupt, InvalidArgument, NotFound, Unavailable
 
@@ -109,11 +113,14 @@ class Api:
     def nodes(self):
         return ()
 
+    def engine(self, name):
+        raise NotFound(f"There is no engine {name}.")
+
 
 def make_client(**sessions):
     """A client that knows how the updates of engines stand."""
     engines = tuple(
-        SimpleNamespace(url=url, node="n1", load={"update_session": session})
+        SimpleNamespace(engine=url, url=url, node="n1", load={"update_session": session})
         for url, session in sessions.items()
     )
     return SimpleNamespace(api=Api(), engines=lambda: engines)
@@ -185,7 +192,8 @@ def test_an_engine_that_fails_to_switch_goes_on_with_the_old_ones(fakes, path, m
 def test_an_update_that_somebody_left_is_ended_first(fakes, session, mended):
     (fake, _) = fakes
     update_engines(make_client(**{fake.url: float(session)}), [fake.url], "policy@7")
-    assert fake.paths() == [BRING[0], *mended, *BRING[1:], *SWITCH, "/resume"]
+    twice = BRING[-1]  # it is heard of, so it serves meanwhile
+    assert fake.paths() == [BRING[0], *mended, *BRING[1:], twice, *SWITCH, "/resume"]
     assert fake.version == "policy@7"
 
 
@@ -256,3 +264,50 @@ def test_an_engine_that_dies_while_it_is_mended_is_not_waited_for_long(monkeypat
             server.mend(Session.OPEN)
         with pytest.raises(Unavailable, match="does not answer"):
             server.resume()
+
+
+# ---- an engine that serves while it brings
+
+
+def test_an_engine_that_is_heard_of_serves_meanwhile(fakes):
+    one, told = EngineServer(fakes[0].url), []
+
+    def hear():
+        ticket = fakes[0].asked[-1][1]["update_info"]["ticket"]
+        told.append(ticket)
+        return float(ticket) if len(told) > 2 else 0.0
+
+    bring(one, Wanted("v", ART, False, (ART, OTHER)), [one], hear)
+    first, second = (body["update_info"] for _, body in fakes[0].asked)
+    assert first == {**second, "ticket": told[0]}
+    assert second == {
+        "version": "v",
+        "artifact": ART,
+        "check": False,
+        "timeout_s": one.timeout_s,
+        "parts": [ART, OTHER],
+    }
+    assert len(told) == 3
+
+
+def test_one_that_is_not_heard_of_any_more_is_asked_itself(fakes):
+    def gone():
+        raise Unavailable("the control plane is away")
+
+    one = EngineServer(fakes[0].url)
+    bring(one, Wanted("v", ART), [one], gone)
+    assert fakes[0].paths() == ["/update_weights"] * 2
+    wait_told(lambda: 1.0, 2, timeout_s=0.02)  # and it does not wait for ever
+
+
+def test_how_one_hears_from_an_engine():
+    engine = SimpleNamespace(engine="e", state="up", load={})
+    client = SimpleNamespace(api=SimpleNamespace(engine=lambda name: engine))
+    assert listen(client, None) is None
+    told = listen(client, engine)
+    assert told() == 0.0
+    engine.load["update_ticket"] = 3.0
+    assert told() == 3.0
+    engine.state = "lost"
+    with pytest.raises(Unavailable, match="e is lost"):
+        told()

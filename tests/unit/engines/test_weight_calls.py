@@ -32,7 +32,8 @@ class Server:
 
 class Info:
     def __init__(self, session: Session) -> None:
-        self.load = {"update_session": float(session)}
+        self.load = {"update_session": float(session), "update_ticket": 7.0}
+        self.state = "up"
 
 
 class Client:
@@ -53,11 +54,12 @@ def server(monkeypatch):
         server.done.append(("begin",))
         opened.append(one)
 
-    def bring(one, version, artifact, check, opened):
+    def bring(one, wanted, opened, told):
         assert opened == [one]
+        assert told() == 7.0, "one hears from the engine when it has them"
         if server.fails:
             raise Unavailable("it is away")
-        server.done.append(("bring", version, artifact, check))
+        server.done.append(("bring", *wanted[:4]))
 
     def switch(one, version, pause):
         server.done.append(("switch", version, pause))
@@ -89,13 +91,22 @@ async def test_new_weights_are_staged_and_switched_to(verbs, server):
     assert again == {"version": "p@2", "paused_s": 0.0}, "a call may come twice"
     assert server.done == [
         ("begin",),
-        ("bring", "p@2", ARTIFACT, True),
+        ("bring", "p@2", ARTIFACT, True, ()),
         ("switch", "p@2", Pause.KEEP),
     ]
 
 
 async def test_without_a_version_they_are_called_by_their_id(verbs):
     assert (await verbs["stage"]({"artifact": ARTIFACT}))["version"] == ARTIFACT
+
+
+async def test_all_parts_are_brought_and_each_once(verbs, server):
+    other = "cd" * 20
+    said = {"artifact": ARTIFACT, "parts": {"a": ARTIFACT, "b": other}, "check": False}
+    await verbs["stage"]({**said, "version": "p@2"})
+    assert server.done[1] == ("bring", "p@2", ARTIFACT, False, (ARTIFACT, other))
+    await verbs["stage"]({"artifact": ARTIFACT, "parts": {"a": ARTIFACT}})
+    assert server.done[3] == ("bring", ARTIFACT, ARTIFACT, True, ())
 
 
 async def test_what_fails_is_told(verbs, server):
@@ -110,7 +121,7 @@ async def test_what_fails_is_told(verbs, server):
         ("stage", {"artifact": "latest"}),
         ("stage", {}),
         ("stage", {"artifact": ARTIFACT, "timeout_s": 0}),
-        ("stage", {"artifact": ARTIFACT, "parts": {"a": ARTIFACT, "b": "cd" * 20}}),
+        ("stage", {"artifact": ARTIFACT, "parts": {"a": ARTIFACT, "b": "latest"}}),
         ("switch", {}),
         ("switch", {"version": "v", "pause": "never"}),
         ("unstage", {"version": "v"}),
@@ -138,8 +149,8 @@ async def test_one_thing_is_done_at_a_time_in_the_order_of_the_calls(verbs, serv
         verbs["switch"]({"version": "2"}),
     )
     assert [one for one in server.done if one[0] != "begin"] == [
-        ("bring", "1", ARTIFACT, True),
+        ("bring", "1", ARTIFACT, True, ()),
         ("switch", "1", Pause.WAIT),
-        ("bring", "2", ARTIFACT, True),
+        ("bring", "2", ARTIFACT, True, ()),
         ("switch", "2", Pause.WAIT),
     ]
