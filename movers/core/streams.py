@@ -28,21 +28,28 @@ LOSS_MIN: Final = 0.002
 are rarer over a second."""
 
 LONG_RTT_S: Final = 0.002
-"""Loss-based congestion control recovers at once from losses on shorter paths."""
+"""Loss-based congestion control recovers at once from losses on shorter paths, and fills them
+wholly."""
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the way to a peer: round trip, the share of packets lost on it, the most
-    bytes that one connection may have on their way, and whether the peer is on this machine."""
+    """What is known of the way to a peer: round trip, now and with empty queues (0: not known), the
+    share of packets lost on it, the most bytes that one connection may have on their way, and
+    whether the peer is on this machine."""
 
     rtt_s: float
+    least_rtt_s: float = 0.0
     loss: float
     window_bytes: int
     is_local: bool
 
     @property
+    def is_long(self) -> bool:
+        return (self.least_rtt_s or self.rtt_s) >= LONG_RTT_S
+
+    @property
     def is_lossy(self) -> bool:
-        return self.loss >= LOSS_MIN and self.rtt_s >= LONG_RTT_S
+        return self.loss >= LOSS_MIN and self.is_long
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +93,10 @@ def next_streams(tries: tuple[Try, ...], path: Path, cores: int) -> int:
 
 def choose_congestion(path: Path, present: str) -> str:
     """The congestion control that suits a sender's path: one that does not take each loss for a
-    full queue (BBR: Cardwell et al., 2016) where packets are lost at random on a long way; on this
-    machine, where nothing is lost, the one that does not pace; else the present one."""
-    if path.is_local:
+    full queue (BBR: Cardwell et al., 2016) where packets are lost at random on a long way; instead
+    of it one that does not pace on short ways, as BBR sends 1% less than it believes the way to
+    carry, and each node of a chain falls behind the one before it by as much; else the present
+    one."""
+    if path.is_local or (present == "bbr" and not path.is_long):
         return "cubic"
     return "bbr" if path.is_lossy else present

@@ -188,7 +188,11 @@ class Answers:
         self._adapts_at = now + ADAPT_S
         info = read_info(self._socket)
         path = Path(
-            rtt_s=info.rtt_s, loss=info.resent, window_bytes=window_bytes_max(), is_local=False
+            rtt_s=info.rtt_s,
+            least_rtt_s=info.least_rtt_s,
+            loss=info.resent,
+            window_bytes=window_bytes_max(),
+            is_local=False,
         )
         present = congestion_of(self._socket)
         suited = choose_congestion(path, present)

@@ -157,6 +157,7 @@ class TcpChannel:
             info = self._streams[0].info()
             path = Path(
                 rtt_s=info.rtt_s,
+                least_rtt_s=info.least_rtt_s,
                 loss=info.disordered,
                 window_bytes=window_bytes_max(),
                 is_local=self._is_local,

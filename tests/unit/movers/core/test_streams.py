@@ -13,6 +13,8 @@ from tensorcast.movers.core.streams import (
 
 LOOPBACK = Path(rtt_s=5e-5, loss=0.0, window_bytes=16 << 20, is_local=True)
 LAN = Path(rtt_s=2e-4, loss=0.0, window_bytes=16 << 20, is_local=False)
+FULL_LAN = Path(rtt_s=0.02, least_rtt_s=2e-4, loss=0.01, window_bytes=16 << 20, is_local=False)
+"""With a queue that is full."""
 LONG = Path(rtt_s=0.08, loss=0.0, window_bytes=16 << 20, is_local=False)
 LOSSY = Path(rtt_s=0.02, loss=0.01, window_bytes=16 << 20, is_local=False)
 NEAR_LOSSY = Path(rtt_s=2e-4, loss=0.01, window_bytes=16 << 20, is_local=False)
@@ -67,7 +69,11 @@ def test_it_doubles_as_long_as_that_pays(seen, path, cores, wanted):
     [
         (LOOPBACK, "bbr", "cubic"),
         (LAN, "cubic", "cubic"),
-        (LAN, "bbr", "bbr"),
+        (LAN, "bbr", "cubic"),
+        (LAN, "dctcp", "dctcp"),
+        (FULL_LAN, "bbr", "cubic"),
+        (FULL_LAN, "cubic", "cubic"),
+        (LONG, "bbr", "bbr"),
         (LONG, "cubic", "cubic"),
         (NEAR_LOSSY, "cubic", "cubic"),
         (LOSSY, "cubic", "bbr"),

@@ -11,11 +11,18 @@ def test_the_figures_of_a_connection():
     packed = bytearray(INFO_BYTES)
     struct.pack_into("=I", packed, 68, 30_000)
     struct.pack_into("=I", packed, 92, 20_000)
+    struct.pack_into("=I", packed, 148, 5_000)
     struct.pack_into("=I", packed, 152, 1000)
     struct.pack_into("=QQ", packed, 200, 10_000, 100)
     struct.pack_into("=I", packed, 224, 50)
-    assert parse_info(bytes(packed)) == Info(rtt_s=0.02, resent=0.01, disordered=0.05)
-    assert parse_info(bytes(packed[:104])) == Info(rtt_s=0.02, resent=0.0, disordered=0.0)
+    assert parse_info(bytes(packed)) == Info(
+        rtt_s=0.02, least_rtt_s=0.005, resent=0.01, disordered=0.05
+    )
+    assert parse_info(bytes(packed[:104])) == Info(
+        rtt_s=0.02, least_rtt_s=0.0, resent=0.0, disordered=0.0
+    )
+    struct.pack_into("=I", packed, 148, 0xFFFFFFFF)
+    assert parse_info(bytes(packed)).least_rtt_s == 0
 
 
 @given(st.binary(max_size=300))
@@ -35,4 +42,5 @@ def test_the_kernel_tells_of_a_connection():
         theirs.sendall(b"x" * 100_000)
         ours.recv(100_000, socket.MSG_WAITALL)
         assert 0 < read_info(ours).rtt_s < 1
+        assert 0 < read_info(theirs).least_rtt_s < 1
         assert read_info(theirs).resent < 1
