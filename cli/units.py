@@ -104,7 +104,13 @@ def parse_position(text: str, now: datetime) -> int | datetime:
     """A position in the log ("42") or a moment (see `parse_time`). Raises InvalidArgument."""
     if text.strip().isdigit():
         return int(text)
-    return parse_time(text, now)
+    try:
+        return parse_time(text, now)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"{text!r} is no position in the log and no time.",
+            hint="Write it as 42, as 2026-01-31T12:00:00Z, or how long ago: 10m, 2h.",
+        ) from error
 
 
 def parse_labels(pairs: list[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from tensorcast.controlplane.store.archiving import Archiver, Limits, plan_archive
+from tensorcast.controlplane.store.archiving import Archiver, Limits, plan_archive, why_nothing
 from tensorcast.controlplane.store.engine import brief, connecting, make_engine
 from tensorcast.controlplane.store.jobs import ARCHIVE, working
 from tensorcast.schema.errors import OutOfCapacity, TensorCastError
@@ -75,7 +75,8 @@ async def archive(url: str, cluster: str, folder: Path, limits: Limits) -> int:
                         hint="Make room there, or name another folder.",
                     ) from error
                 done += one.last - one.first + 1
-            await job.end(None, done)
+            why = "" if works else await why_nothing(connection, limits)
+            await job.end(None, done, f"moved nothing: {why}" if why else "")
             return done
     finally:
         await engine.dispose()

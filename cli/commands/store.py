@@ -23,9 +23,9 @@ AFTER_CUT = {
     REBUILD: "The live tables are as they were. Start it again.",
     ARCHIVE: "Start it again: it goes on.",
 }
-NOTHING_OLD = (
-    "Nothing was moved: events go by whole partitions, once all of one are old enough and a"
-    " snapshot of the state after them is there."
+WHOLE = (
+    "Events go by whole partitions, once all of one are old enough and a snapshot of the state"
+    " after them is there."
 )
 POLL_S = 0.5
 SILENT_S_MAX = 60.0
@@ -108,7 +108,9 @@ def archive(
                 hint="What was not moved is where it was. The next one goes on.",
             )
         found = client.api.archives()
-    said = f"{job.done} events were moved into files." if job.done else NOTHING_OLD
+    said = f"{job.done} events were moved into files."
+    if not job.done:
+        said = f"The archive {job.phase}. {WHOLE}"
     return _archives(found, said)
 
 
@@ -192,7 +194,7 @@ def _answer(jobs: Sequence[JobInfo], said: str = "") -> Answer:
             for job in jobs
         ],
         right=frozenset({"done", "of"}),
-        fold=frozenset({"problem"}),
+        fold=frozenset({"phase", "problem"}),
         empty="No work was ever begun.",
     )
     return Answer(

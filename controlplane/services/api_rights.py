@@ -51,7 +51,9 @@ async def authorize(desk: Desk, verb: str, request: msgspec.Struct, user: str) -
     if isinstance(request, StartJob | ArchivesQuery) and request.folder is not None:
         raise PermissionDenied(
             "Only the operator of the cluster may say where archives are.",
-            hint="Without --to they go where TENSORCAST_ARCHIVE_DIR of the control plane says.",
+            hint="Ask with TENSORCAST_NATS_URL=nats://USER:PASSWORD@HOST:PORT of the operator:"
+            " `nats` in cluster.json of its home. Without a folder archives go where"
+            " TENSORCAST_ARCHIVE_DIR of the control plane says.",
         )
     if isinstance(request, Execute):
         for command in (request.command, *request.further):

@@ -21,6 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tensorcast.controlplane.core.snapshots import EVENTS_EVERY
 from tensorcast.controlplane.store.archive_files import (
     FILE_EVENTS,
     GROUP_EVENTS,
@@ -103,6 +104,31 @@ async def plan_archive(connection: AsyncConnection, limits: Limits) -> list[Work
         works = await _beyond(connection, works, limits.keep_bytes)
     await connection.commit()
     return works
+
+
+async def why_nothing(connection: AsyncConnection, limits: Limits) -> str:
+    """Why `plan_archive` found nothing, in words, by the oldest partition. Ends the transaction."""
+    position = await load_position(connection)
+    floor = await hold_floor(connection, position.log_epoch)
+    layer = await last_layer(connection, position.log_epoch)
+    oldest = next(iter(await list_partitions(connection)), None)
+    await connection.commit()
+    if oldest is None or oldest.log_epoch != position.log_epoch:
+        return "no partition is of this log"
+    first, last = floor + 1, oldest.end - 1
+    told = f"the oldest partition ends with event {last}"
+    if position.seq < last:
+        return f"{told}, and the last event is {position.seq}"
+    if limits.before_seq is not None and limits.before_seq <= last:
+        return f"{told}, which is not before {limits.before_seq}"
+    if layer is None or layer.seq < last:
+        return (
+            f"the state after event {last}, the last one of the oldest partition, is in no"
+            f" snapshot yet (one is made every {EVENTS_EVERY} events)"
+        )
+    if limits.before_time is not None:
+        return f"not all of the events {first} to {last}, the oldest partition, are older"
+    return "the events take no more room than they may"
 
 
 async def _older(connection: AsyncConnection, works: list[Work], moment: datetime) -> list[Work]:

@@ -17,6 +17,7 @@ from tensorcast.schema.errors import Conflict
 
 REBUILD: Final = "rebuild"
 ARCHIVE: Final = "archive"
+DONE: Final = "done"
 LOCK: Final = 0x7463_6A6F_6273
 _SAY_S: Final = 0.5
 
@@ -37,9 +38,9 @@ class Job:
         self._said_s = self._clock()
         await self._write(phase=phase, done=done, total=total, told_at=func.now())
 
-    async def end(self, problem: str | None, done: int = 0) -> None:
-        """It has ended, well (None) or not."""
-        phase = "done" if problem is None else "failed"
+    async def end(self, problem: str | None, done: int = 0, why_nothing: str = "") -> None:
+        """It has ended, well (None) or not; perhaps there was nothing to do, and why."""
+        phase = (why_nothing or DONE) if problem is None else "failed"
         values = {"phase": phase, "problem": problem, "ended_at": func.now()}
         await self._write(**values, told_at=func.now(), done=done, total=done)
 

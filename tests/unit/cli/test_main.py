@@ -70,7 +70,7 @@ def test_version(tcctl: Tcctl, line: str) -> None:
         ("artifact ls --limit x", "--limit"),
         ("artifact ls -o xml", "xml"),
         ("replicate m", "Missing option '--to'"),
-        ("replay --to yesterday", "'yesterday' is no time"),
+        ("replay --to yesterday", "'yesterday' is no position in the log and no time"),
         ("put m --label step", "'step' is no label"),
     ],
 )

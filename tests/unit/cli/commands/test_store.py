@@ -73,9 +73,12 @@ def test_archive_tells_how_many_events_went(tcctl: Tcctl) -> None:
     _, _, named = api.calls[0]
     assert named["before_seq"] is None
     assert named["before_time"] is not None
-    nothing = msgspec.structs.replace(MOVED, done=0)
+    nothing = msgspec.structs.replace(MOVED, done=0, phase="moved nothing: all are young")
     tcctl.answer(start_job=(nothing,), archives=())
-    assert tcctl("store", "archive", "--before", "10").out.startswith("Nothing was moved: events")
+    told = tcctl("store", "archive", "--before", "10").out
+    assert told.startswith(
+        "The archive moved nothing: all are young. Events go by whole partitions"
+    )
 
 
 def test_an_archive_that_failed_says_what_is_left(tcctl: Tcctl) -> None:
