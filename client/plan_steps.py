@@ -65,13 +65,20 @@ def _options(name: str, options: Mapping[str, object]) -> dict[str, object]:
     for option in options:
         if option not in _COMMON:
             raise InvalidArgument(
-                f"Step {name} has no option {option!r}{suggest(option, _COMMON)}",
+                f"Step {name} has no option {option!r}{_meant(option)}",
                 hint=f"Every step may have {', '.join(_COMMON)}.",
             )
     found = {_OPTIONS.get(option, option): value for option, value in options.items()}
     if "after" in options:
         found["depends_on"] = ids_of(options["after"])
     return found
+
+
+def _meant(option: str) -> str:
+    """The end of a sentence about an option that is none: perhaps it is called so in plans that
+    are written as YAML."""
+    called = {field: name for name, field in _OPTIONS.items()}
+    return suggest(called.get(option, option), _COMMON) or "."
 
 
 def ids_of(steps: object) -> object:

@@ -272,7 +272,7 @@ def hand_over(ids: list[int]) -> tc.Plan:
         verb="hydrate",
         arguments={"prompt": ids},
         returns={"tokens": "integer", "found": "integer"},
-        depends_on=["prefetch"],
+        after=prefetched,
         timeout=60,
     )
     return plan.gives(
