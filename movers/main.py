@@ -34,6 +34,7 @@ from tensorcast.schema.errors import (
     Unavailable,
     find_leaves,
 )
+from tensorcast.schema.rdma import find_misspelt
 
 EXIT_BROKEN: Final = 1
 EXIT_USAGE: Final = 2
@@ -60,7 +61,9 @@ def main() -> int:
     except InvalidArgument as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
-    _raise_descriptor_limit()
+    for sentence in find_misspelt(os.environ):
+        _logger.warning("%s", sentence)
+    _raise_limits()
     sys.setswitchinterval(SWITCH_S)
     kept = adopt_descriptors(os.environ, os.getpid())
     notifier = Notifier.from_environ(os.environ)
@@ -81,10 +84,12 @@ def main() -> int:
         notifier.close()
 
 
-def _raise_descriptor_limit() -> None:
-    """Each reader of the node costs a descriptor; the usual soft limit is meant for `select`."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _raise_limits() -> None:
+    """Each reader of the node costs a descriptor, and the usual soft limit is meant for `select`;
+    adapters and GPUs lock the memory that they reach."""
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (hard, hard))
 
 
 def _give_up(errors: Sequence[BaseException], notifier: Notifier) -> int:

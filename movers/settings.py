@@ -11,12 +11,12 @@ import msgspec
 from tensorcast.gpu.finding import VARIABLE, check_wish
 from tensorcast.movers.core.block_eviction import BlockPolicy
 from tensorcast.movers.core.eviction import Watermarks
-from tensorcast.movers.core.fabric import MTU_BYTES, RdmaSettings
 from tensorcast.movers.core.topology import parse_bandwidth, parse_labels
 from tensorcast.schema.access import Access, read_access
+from tensorcast.schema.environ import read_integer, read_number, read_switch
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import NodeId, Overflow, parse_cluster, parse_node
-from tensorcast.storage.nics import parse_names
+from tensorcast.schema.rdma import RdmaSettings, read_rdma
 from tensorcast.storage.objects import parse_url
 
 SOCKET_BYTES_MAX: Final = 100
@@ -80,10 +80,10 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         socket=_socket(environ.get("TENSORCAST_SOCKET", str(data_dir / "mover.sock"))),
         listen=_host_port(environ.get("TENSORCAST_DATA_LISTEN", "127.0.0.1:0")),
         advertise=environ.get("TENSORCAST_DATA_ADVERTISE") or None,
-        dram_bytes=int(_number(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN)),
-        heartbeat_s=_number(environ, "TENSORCAST_HEARTBEAT_S", 1.0, 0.05),
-        operations_max=int(_number(environ, "TENSORCAST_OPERATIONS_MAX", 8, 1)),
-        room_wait_s=_number(environ, "TENSORCAST_ROOM_WAIT_S", ROOM_WAIT_S, 0),
+        dram_bytes=read_integer(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN),
+        heartbeat_s=read_number(environ, "TENSORCAST_HEARTBEAT_S", 1.0, 0.05),
+        operations_max=read_integer(environ, "TENSORCAST_OPERATIONS_MAX", 8, 1),
+        room_wait_s=read_number(environ, "TENSORCAST_ROOM_WAIT_S", ROOM_WAIT_S, 0),
         dram_marks=_marks(environ, "TENSORCAST_DRAM", DRAM_HIGH, DRAM_LOW),
         disk_marks=_marks(environ, "TENSORCAST_DISK", DISK_HIGH, DISK_LOW),
         overflow=_overflow(environ.get("TENSORCAST_OVERFLOW") or Overflow.SPILL),
@@ -91,48 +91,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         labels=parse_labels(environ.get("TENSORCAST_LABELS", "")),
         kv_bytes=_kv_bytes(environ),
         kv_eviction=_kv_eviction(environ.get("TENSORCAST_KV_EVICTION") or BlockPolicy.LRU),
-        kv_disk_bytes=int(_number(environ, "TENSORCAST_KV_DISK_BYTES", 0, 0)),
+        kv_disk_bytes=read_integer(environ, "TENSORCAST_KV_DISK_BYTES", 0, 0),
         bandwidth=parse_bandwidth(environ.get("TENSORCAST_BANDWIDTH", "")),
         verify=_verify(environ.get("TENSORCAST_VERIFY") or "arrival"),
         object_url=_object_url(environ.get("TENSORCAST_OBJECT_URL", "")),
         rdma=read_rdma(environ),
-        shm=_switch(environ, "TENSORCAST_SHM"),
+        shm=read_switch(environ, "TENSORCAST_SHM"),
         gpu=check_wish(environ.get(VARIABLE) or "auto"),
-        gpu_bytes=int(_number(environ, "TENSORCAST_GPU_BYTES", 0, 0)),
+        gpu_bytes=read_integer(environ, "TENSORCAST_GPU_BYTES", 0, 0),
         access=read_access(environ, f"mover.{_required(environ, 'TENSORCAST_NODE')}"),
     )
-
-
-def read_rdma(environ: Mapping[str, str]) -> RdmaSettings:
-    """What is said of RDMA: `TENSORCAST_RDMA` is `auto` (the default), `off`, or devices. Raises
-    InvalidArgument."""
-    text = environ.get("TENSORCAST_RDMA") or "auto"
-    mtu_bytes = int(_number(environ, "TENSORCAST_RDMA_MTU", 0, 0))
-    if mtu_bytes and mtu_bytes not in MTU_BYTES:
-        known = ", ".join(map(str, MTU_BYTES))
-        raise InvalidArgument(
-            f"TENSORCAST_RDMA_MTU is {mtu_bytes}.", hint=f"It must be one of {known}."
-        )
-    gid = environ.get("TENSORCAST_RDMA_GID_INDEX")
-    return RdmaSettings(
-        is_on=text != "off",
-        devices=() if text in ("auto", "off") else parse_names(text),
-        queue_pairs=int(_number(environ, "TENSORCAST_RDMA_QUEUE_PAIRS", 1, 1)),
-        gid_index=int(_number(environ, "TENSORCAST_RDMA_GID_INDEX", 0, 0)) if gid else None,
-        mtu_bytes=mtu_bytes or None,
-        traffic_class=int(_number(environ, "TENSORCAST_RDMA_TRAFFIC_CLASS", 0, 0)) & 0xFF,
-        service_level=int(_number(environ, "TENSORCAST_RDMA_SERVICE_LEVEL", 0, 0)) & 0xF,
-        reads_max=int(_number(environ, "TENSORCAST_RDMA_READS", 16, 1)),
-        polls=_switch(environ, "TENSORCAST_RDMA_POLL"),
-        odp=_switch(environ, "TENSORCAST_RDMA_ODP"),
-    )
-
-
-def _switch(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name) or "off"
-    if text not in ("on", "off"):
-        raise InvalidArgument(f"{name} is {text!r}.", hint="Write on or off.")
-    return text == "on"
 
 
 def _object_url(text: str) -> str | None:
@@ -179,8 +147,8 @@ def _socket(text: str) -> Path:
 def _marks(environ: Mapping[str, str], name: str, high: float, low: float) -> Watermarks:
     """Marks from NAME_HIGH and NAME_LOW. Who sets the high one alone moves the low one along."""
     marks = Watermarks(
-        high=(top := _number(environ, f"{name}_HIGH", high, 0)),
-        low=_number(environ, f"{name}_LOW", min(low, top * low / high), 0),
+        high=(top := read_number(environ, f"{name}_HIGH", high, 0)),
+        low=read_number(environ, f"{name}_LOW", min(low, top * low / high), 0),
     )
     if not 0 < marks.low < marks.high <= 1:
         raise InvalidArgument(
@@ -201,8 +169,8 @@ def _overflow(text: str) -> Overflow:
 
 def _kv_bytes(environ: Mapping[str, str]) -> int:
     """A part of the memory for artifacts, not in addition to it."""
-    dram = int(_number(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN))
-    kv_bytes = int(_number(environ, "TENSORCAST_KV_BYTES", dram // KV_SHARE, 0))
+    dram = read_integer(environ, "TENSORCAST_DRAM_BYTES", DRAM_BYTES, DRAM_BYTES_MIN)
+    kv_bytes = read_integer(environ, "TENSORCAST_KV_BYTES", dram // KV_SHARE, 0)
     if kv_bytes > dram:
         raise InvalidArgument(
             f"TENSORCAST_KV_BYTES is {kv_bytes}, TENSORCAST_DRAM_BYTES {dram}.",
@@ -223,15 +191,4 @@ def _kv_eviction(text: str) -> BlockPolicy:
 def _disk_bytes(environ: Mapping[str, str]) -> int | None:
     if not environ.get("TENSORCAST_DISK_BYTES"):
         return None
-    return int(_number(environ, "TENSORCAST_DISK_BYTES", 0, 0))
-
-
-def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
-    text = environ.get(name) or str(default)
-    try:
-        value = float(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value < float("inf"):
-        raise InvalidArgument(f"{name} is {text!r}.", hint=f"It must be {least:g} or more.")
-    return value
+    return read_integer(environ, "TENSORCAST_DISK_BYTES", 0, 0)

@@ -8,8 +8,8 @@ machine's own files, below an overlay that is thrown away, with two Soft-RoCE de
 same Python, packages and paths as here. What it writes is lost, except below --out.
 
 Exit status: the command's; 69 where there can be no guest (one sentence says why); 124 when it took
-too long; 70 when the guest broke. The guest has one CPU, and system calls and the first touch of
-memory are slow in it: 15 and 120 microseconds.
+too long; 70 when the guest does not come up, or ends, although there can be one. The guest has one
+CPU, and system calls and the first touch of memory are slow in it: 15 and 120 microseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import threading
 import time
 from pathlib import Path
 
-from rdma_kernel import BrokenError, UnavailableError, prepare, say
+from rdma_host import BrokenError, UnavailableError, check_machine
+from rdma_kernel import prepare, say
 
 UNAVAILABLE, BROKEN, LATE = 69, 70, 124
 BOOT_S_MAX = 90.0
@@ -203,14 +204,17 @@ class Guest:
                 say(f"the command took longer than {self._arguments.timeout:g} s")
                 return LATE
             if not self._is_ready and waited_s > BOOT_S_MAX:
-                raise BrokenError(f"the guest did not come up:\n{self._log()}")
+                raise BrokenError(self._no_boot(f"within {BOOT_S_MAX:g} s"))
             time.sleep(0.02)
         status = self._control / "status"
         if status.exists():
             return int(status.read_text())
-        if not self._is_ready:
-            raise UnavailableError(f"User-Mode Linux does not run here: {self._log()[-300:]}")
+        if not (self._is_ready or (self._control / "ready").exists()):
+            raise BrokenError(self._no_boot(f"and ended with {child.returncode}"))
         raise BrokenError(f"the guest ended by itself:\n{self._log()}")
+
+    def _no_boot(self, how: str) -> str:
+        return f"the guest made of {self._made} did not come up {how}:\n{self._log()}"
 
     def _log(self) -> str:
         return (self._control / "log").read_bytes()[-3000:].decode("utf-8", "replace").strip()
@@ -276,14 +280,16 @@ def main() -> int:
     arguments = parse()
     control = None
     try:
+        check_machine()
         made = prepare()
         control = Path(tempfile.mkdtemp(prefix="rdma-guest-"))
         return Guest(made, control, arguments).run()
     except UnavailableError as error:
-        say(f"no guest with RDMA devices: {error}")
+        why = str(error).rstrip(".")
+        say(f"SKIPPED: there can be no guest with RDMA devices here: {why}.")
         return UNAVAILABLE
-    except BrokenError as error:
-        say(str(error))
+    except (BrokenError, OSError) as error:
+        say(f"FAILED: {error}")
         return BROKEN
     finally:
         if control is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -21,6 +22,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from rdma_host import BrokenError, UnavailableError, check_machine
 
 CACHE = Path(
     os.environ.get("TENSORCAST_RDMA_GUEST")
@@ -182,12 +185,8 @@ long ptrace(enum __ptrace_request request, ...) {
 """Loaded before the C library of the kernel's process, for processors that came after it."""
 
 
-class UnavailableError(Exception):
-    """There can be no guest here; the sentence says why."""
-
-
-class BrokenError(Exception):
-    """The guest could not be made, or did not come up, although it should."""
+SEAL = "complete.json"
+"""Written last, with the digests of everything else: what is damaged later is made again."""
 
 
 def say(text: str) -> None:
@@ -197,32 +196,67 @@ def say(text: str) -> None:
 
 def recipe() -> str:
     """Names what is made here: another recipe makes another guest."""
-    parts = (LAYER, TOOLS, MODULES, OUR_MODULES, SETTINGS, SOURCES, STAND_INS, WIDE_REGISTERS)
+    parts = (LAYER, TOOLS, MODULES, OUR_MODULES, SETTINGS, SOURCES, STAND_INS, WIDE_REGISTERS, SEAL)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def prepare() -> Path:
-    """The folder with kernel, modules and packages, made when it is not there: half a minute of two
-    cores, 185 MB from the archive. Raises UnavailableError or BrokenError."""
+    """The folder with kernel, modules and packages, made when it is not there or damaged: half a
+    minute of two cores, 185 MB from the archive. Raises UnavailableError, BrokenError, OSError."""
     made = CACHE / recipe()
-    if (made / "complete").exists():
+    if is_whole(made):
         return made
+    if not (made / SEAL).exists():
+        return make_in_cache(made)
+    say(f"something in {made} is damaged: it is made again")
+    try:
+        return make_in_cache(made)
+    except UnavailableError as error:
+        raise BrokenError(f"{made} is damaged, and cannot be made again: {error}") from error
+
+
+def make_in_cache(made: Path) -> Path:
+    """Makes the folder `made`, in place of what may be there. Raises as `prepare`."""
     check_host()
     CACHE.mkdir(parents=True, exist_ok=True)
     say("making the guest's kernel, once (185 MB from the package archive, about a minute)")
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="making-") as name:
         fresh = Path(name) / "made"
         make(Path(name), fresh)
-        (fresh / "complete").touch()
+        seal(fresh)
+        if made.exists() and not is_whole(made):
+            made.rename(Path(name) / "damaged")
         with contextlib.suppress(OSError):  # somebody else was faster
             fresh.rename(made)
     return made
 
 
+def digests(made: Path) -> dict[str, str]:
+    """Of every file in the folder."""
+    found = (path for path in sorted(made.rglob("*")) if path.is_file() and path.name != SEAL)
+    return {
+        str(path.relative_to(made)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in found
+        if not path.is_symlink()  # it may lead out of the folder
+    }
+
+
+def seal(made: Path) -> None:
+    """From now on it is used."""
+    (made / SEAL).write_text(json.dumps(digests(made)))
+
+
+def is_whole(made: Path) -> bool:
+    """Whether it was finished, and is as it was then."""
+    try:
+        return bool(json.loads((made / SEAL).read_text()) == digests(made))
+    except (OSError, ValueError):
+        return False
+
+
 def check_host() -> None:
-    """Raises UnavailableError where the guest cannot be made or run."""
-    if sys.platform != "linux" or os.uname().machine != "x86_64":
-        raise UnavailableError("User-Mode Linux runs on x86-64 Linux only")
+    """Raises UnavailableError where the guest cannot be made."""
+    check_machine()
     for tool in ("apt-get", "apt-cache", "dpkg-deb", "gcc", "make", "strip", "setsid"):
         if not shutil.which(tool):
             raise UnavailableError(f"this machine has no {tool} to make the guest with")
@@ -436,5 +470,5 @@ def last_line(text: str) -> str:
 if __name__ == "__main__":
     try:
         prepare()
-    except (UnavailableError, BrokenError) as failure:
+    except (UnavailableError, BrokenError, OSError) as failure:
         sys.exit(f"rdma: {failure}")

@@ -288,11 +288,6 @@ def _rate(text: str) -> float:
         return 0.0
 
 
-def parse_names(text: str) -> tuple[str, ...]:
-    """Names of devices, separated by commas."""
-    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
-
-
 def names_taken(choices: Iterable[Choice]) -> tuple[tuple[str, int], ...]:
     """The devices and ports that were chosen."""
     return tuple((choice.nic, choice.port) for choice in choices if choice.is_taken)

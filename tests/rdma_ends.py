@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.contents import Shelf
-from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.movers.transports.rdma.device import Device, open_devices
 from tensorcast.movers.transports.rdma.endpoint import Endpoint
 from tensorcast.movers.transports.rdma.transport import RdmaTransport, open_transport
 from tensorcast.movers.transports.rdma.wire import MAGIC
 from tensorcast.movers.transports.tcp.server import TcpServer
+from tensorcast.schema.rdma import RdmaSettings
 from tensorcast.storage.memory import address_of
 from tensorcast.storage.nics import read_nics
 

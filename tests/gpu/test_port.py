@@ -123,9 +123,9 @@ def test_a_dmabuf_is_given_or_refused_in_a_sentence(gpu):
 
 def test_an_adapter_registers_the_memory_where_there_is_one(gpu):
     pytest.importorskip("pyverbs.device")
-    from tensorcast.movers.core.fabric import RdmaSettings
     from tensorcast.movers.memory.cuda import CudaPool
     from tensorcast.movers.transports.rdma.transport import open_transport
+    from tensorcast.schema.rdma import RdmaSettings
 
     try:
         transport = open_transport("c", "n", RdmaSettings())

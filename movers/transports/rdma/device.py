@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.rdma import RdmaSettings
 from tensorcast.storage.nics import (
     Nic,
     Place,

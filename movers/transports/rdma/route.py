@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.transports.rdma.wire import Address, Card
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.rdma import RdmaSettings
 from tensorcast.storage.nics import ETHERNET, Gid, Port, best_gids, match_gids
 
 HOPS_MAX: Final = 64

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tensorcast.movers.core.fabric import RdmaSettings, pair_rails
+from tensorcast.movers.core.fabric import pair_rails
 from tensorcast.movers.transports.base import (
     Capabilities,
     DeviceMemory,
@@ -25,6 +25,7 @@ from tensorcast.movers.transports.rdma.region import RdmaRegion, Regions
 from tensorcast.movers.transports.rdma.server import RdmaServer
 from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.ids import ArtifactId, NodeId
+from tensorcast.schema.rdma import RdmaSettings
 from tensorcast.storage.nics import Place, read_nics
 
 DIALS_MAX: Final = 16

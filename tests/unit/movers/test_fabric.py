@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.fabric import open_fabric
 from tensorcast.movers.settings import read_settings
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.rdma import RdmaSettings
 
 SETTINGS = read_settings(
     {

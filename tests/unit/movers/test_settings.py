@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.settings import read_settings
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import Overflow
+from tensorcast.schema.rdma import RdmaSettings
 
 GOOD = {
     "TENSORCAST_NODE": "n1",
@@ -54,6 +54,12 @@ def test_everything_can_be_set():
         ("TENSORCAST_DATA_LISTEN", "127.0.0.1:99999"),
         ("TENSORCAST_DRAM_BYTES", "plenty"),
         ("TENSORCAST_DRAM_BYTES", "-1"),
+        ("TENSORCAST_DRAM_BYTES", "2000000.5"),
+        ("TENSORCAST_DISK_BYTES", "0.5"),
+        ("TENSORCAST_OPERATIONS_MAX", "2.9"),
+        ("TENSORCAST_KV_BYTES", "1.5"),
+        ("TENSORCAST_KV_DISK_BYTES", "1.5"),
+        ("TENSORCAST_GPU_BYTES", "1.5"),
         ("TENSORCAST_HEARTBEAT_S", "nan"),
         ("TENSORCAST_LABELS", "rack"),
         ("TENSORCAST_BANDWIDTH", "fast"),
@@ -115,27 +121,8 @@ def test_blocks_take_a_part_of_the_memory():
 
 def test_rdma_is_automatic_unless_something_is_said():
     assert read_settings(GOOD).rdma == RdmaSettings()
-    assert not read_settings({**GOOD, "TENSORCAST_RDMA": "off"}).rdma.is_on
-    said = {
-        "TENSORCAST_RDMA": "mlx5_1,mlx5_0",
-        "TENSORCAST_RDMA_QUEUE_PAIRS": "2",
-        "TENSORCAST_RDMA_GID_INDEX": "0",
-        "TENSORCAST_RDMA_MTU": "1024",
-        "TENSORCAST_RDMA_TRAFFIC_CLASS": "106",
-        "TENSORCAST_RDMA_SERVICE_LEVEL": "3",
-        "TENSORCAST_RDMA_READS": "4",
-        "TENSORCAST_RDMA_POLL": "on",
-    }
-    assert read_settings(GOOD | said).rdma == RdmaSettings(
-        devices=("mlx5_1", "mlx5_0"),
-        queue_pairs=2,
-        gid_index=0,
-        mtu_bytes=1024,
-        traffic_class=106,
-        service_level=3,
-        reads_max=4,
-        polls=True,
-    )
-    for wrong in ({"TENSORCAST_RDMA_MTU": "1500"}, {"TENSORCAST_RDMA_POLL": "yes"}):
-        with pytest.raises(InvalidArgument, match="TENSORCAST_RDMA"):
-            read_settings(GOOD | wrong)
+    said = {"TENSORCAST_RDMA": "mlx5_1,mlx5_0", "TENSORCAST_RDMA_MTU": "1024"}
+    wanted = RdmaSettings(devices=("mlx5_1", "mlx5_0"), mtu_bytes=1024)
+    assert read_settings(GOOD | said).rdma == wanted
+    with pytest.raises(InvalidArgument, match="TENSORCAST_RDMA_MTU"):
+        read_settings({**GOOD, "TENSORCAST_RDMA_MTU": "1500"})

@@ -12,7 +12,6 @@ from tensorcast.storage.nics import (
     choose_near,
     choose_nics,
     match_gids,
-    parse_names,
     pci_chain,
     read_nics,
 )
@@ -166,10 +165,6 @@ def test_devices_are_read_from_sysfs(tmp_path):
 def test_the_chain_of_bridges_is_that_above_a_device():
     device = Path("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0")
     assert pci_chain(device) == ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-
-
-def test_names_are_separated_by_commas():
-    assert parse_names("mlx5_1, mlx5_0,,mlx5_1") == ("mlx5_1", "mlx5_0")
 
 
 def test_what_is_near_to_any_of_several_gpus_is_taken():

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from tensorcast.movers.core.fabric import RdmaSettings
 from tensorcast.movers.transports.rdma.route import Route, addresses, choose_route
 from tensorcast.movers.transports.rdma.wire import Address, Card
 from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.rdma import RdmaSettings
 from tensorcast.storage.nics import ETHERNET, NATIVE, Gid, Port
 
 V2, V1 = "RoCE v2", "IB/RoCE v1"
