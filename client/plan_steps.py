@@ -85,7 +85,7 @@ def ids_of(steps: object) -> object:
     """The names of steps, which are given as steps or by name."""
     named = [steps] if isinstance(steps, str) else listed(steps)
     if not isinstance(named, list):
-        return getattr(named, "id", named)
+        return [named.id] if hasattr(named, "id") else named
     return [getattr(one, "id", one) for one in named]
 
 

@@ -400,7 +400,7 @@ def test_a_plan_rolls_weights_out(watched: Watched):
                 engine=name,
                 verb="switch",
                 arguments={"version": version},
-                depends_on=["stage-e1", "stage-e2"],
+                after=staged,
                 timeout=60,
             )
         client.apply(plan).wait(200)

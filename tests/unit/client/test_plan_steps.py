@@ -65,7 +65,10 @@ def test_what_a_plan_cannot_have(make, words):
 def test_steps_are_named_by_themselves_or_by_name():
     step = Plan("x").emit("a", "t")
     assert ids_of([step, "b"]) == ["a", "b"]
-    assert ids_of(step) == "a"
+    assert ids_of(step) == ["a"]
     assert ids_of("b") == ["b"]
+    plan = Plan("y")
+    plan.emit("b", "t", after=plan.emit("a", "t"))
+    assert plan.spec.steps[1].depends_on == ("a",)
     assert listed(n for n in ("n1", "n2")) == ["n1", "n2"]
     assert listed("all") == "all"
