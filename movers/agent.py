@@ -14,7 +14,7 @@ from tensorcast.movers.disk_pulls import DiskPulls
 from tensorcast.movers.fills import Fills
 from tensorcast.movers.journal import Journal
 from tensorcast.movers.operations import Operations
-from tensorcast.movers.pulls import Moved
+from tensorcast.movers.pulls import Moved, moved_before
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
 from tensorcast.schema.commands import Command, FailOperation, StartOperation, SucceedOperation
@@ -211,7 +211,7 @@ class Agent:
             moved = await self._operations.do(operation.work, started)
         except TensorCastError as error:
             fault = remember_damage(operation.fault, from_error(error))
-            end = self._failed(operation, fault)
+            end = self._failed(operation, fault, moved_before(error))
         except Exception as error:
             _logger.exception("operation %s broke", operation.id)
             fault = Fault(kind=FaultKind.INVALID, detail=f"Internal error: {error!r}.")
@@ -229,9 +229,17 @@ class Agent:
             detours=moved.detours,
         )
 
-    def _failed(self, operation: Operation, fault: Fault) -> Command:
+    def _failed(self, operation: Operation, fault: Fault, moved: Moved | None = None) -> Command:
         _logger.info("operation %s failed: %s", operation.id, fault.detail)
-        return FailOperation(operation=operation.id, epoch=self._life.epoch, fault=fault)
+        moved = moved or Moved()
+        return FailOperation(
+            operation=operation.id,
+            epoch=self._life.epoch,
+            fault=fault,
+            bytes_moved=moved.size_bytes,
+            transports=moved.transports,
+            detours=moved.detours,
+        )
 
     async def tidy(self) -> None:
         """Drops half-filled replicas that nothing has wanted for a while."""

@@ -20,7 +20,7 @@ from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.memfd import SEGMENT_BYTES_STEP
 from tensorcast.movers.memory.pool import Pool
 from tensorcast.movers.partial import PartialFile, list_partial, remove_partial
-from tensorcast.movers.pulls import Moved, Puller
+from tensorcast.movers.pulls import Moved, Puller, counting_on
 from tensorcast.movers.replicas import on_disk
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import DiskPull, Residents, Window
@@ -154,7 +154,8 @@ class DiskPulls:
                         if len(halves) == 1 and writing is not None:
                             await writing
                         window = Window(pulling, chunks, half, place.offset)
-                        moved = moved.plus(await self._puller.pull(window, preferred, cause))
+                        with counting_on(moved):
+                            moved = moved.plus(await self._puller.pull(window, preferred, cause))
                         if writing is not None:
                             await writing
                         writing = asyncio.ensure_future(self._write(pulling, file, window, cause))

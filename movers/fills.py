@@ -18,7 +18,7 @@ from tensorcast.movers.images import Images
 from tensorcast.movers.locks import Locks
 from tensorcast.movers.memory.memfd import Segment
 from tensorcast.movers.model_file import Arrived
-from tensorcast.movers.pulls import Moved, Puller
+from tensorcast.movers.pulls import Moved, Puller, moved_before
 from tensorcast.movers.replicas import complete, corrupt, drop, filled, start
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
@@ -141,10 +141,10 @@ class Fills:
         try:
             with self._residents.borrow(resident):
                 return await fetch(resident, cause)
-        except TensorCastError:
+        except TensorCastError as error:
             if self._residents.find_ready(resident.id) is None:
                 raise
-            return Moved()  # a put of the same content came first
+            return moved_before(error)  # a put of the same content came first
 
     def _sealed(self, artifact: ArtifactId) -> Artifact:
         found = self._follower.view.artifacts.get(artifact)

@@ -17,7 +17,7 @@ from tensorcast.movers.core.digests import chunk_digest
 from tensorcast.movers.core.holdings import is_claimed
 from tensorcast.movers.gpu_room import GpuResident, GpuRoom
 from tensorcast.movers.locks import Locks
-from tensorcast.movers.pulls import Moved, Puller
+from tensorcast.movers.pulls import Moved, Puller, counting_on, moved_before
 from tensorcast.movers.reports import Life, Reporter
 from tensorcast.movers.residents import Phase, Resident, Residents
 from tensorcast.movers.threads import in_thread
@@ -107,7 +107,9 @@ class GpuWork:
                 return await self._direct.pull(resident, sources, cause)
             except (Unavailable, OutOfCapacity, NotFound) as error:
                 _logger.info("through memory of the host: %s", error)
-        return moved.plus(await self._fill_through_dram(resident, sources, cause))
+                moved = moved_before(error)
+        with counting_on(moved):
+            return moved.plus(await self._fill_through_dram(resident, sources, cause))
 
     async def _fill_through_dram(
         self, resident: GpuResident, sources: Sequence[NodeId], cause: EventId | None

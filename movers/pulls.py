@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -37,7 +38,7 @@ from tensorcast.schema.aggregates.artifact import Artifact
 from tensorcast.schema.chunks import ChunkSet
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.commands import FillReplica, RequestVerification
-from tensorcast.schema.errors import Unavailable
+from tensorcast.schema.errors import TensorCastError, Unavailable
 from tensorcast.schema.events import ReplicaFilled
 from tensorcast.schema.faults import Detour, Fault, FaultKind, to_error
 from tensorcast.schema.ids import ArtifactId, Epoch, EventId, NodeId
@@ -72,6 +73,28 @@ class Moved(msgspec.Struct, frozen=True):
             {n: self.transports.get(n, 0) + other.transports.get(n, 0) for n in sorted(names)},
             (*self.detours, *other.detours),
         )
+
+
+class MovedBefore(Exception):
+    """The cause of an error in the middle of an operation: what had come by then."""
+
+    def __init__(self, moved: Moved) -> None:
+        super().__init__(f"{moved.size_bytes} bytes had come before")
+        self.moved = moved
+
+
+def moved_before(error: BaseException) -> Moved:
+    """What had come before this error."""
+    return error.__cause__.moved if isinstance(error.__cause__, MovedBefore) else Moved()
+
+
+@contextlib.contextmanager
+def counting_on(moved: Moved) -> Iterator[None]:
+    """What fails in the context fails after this came, too."""
+    try:
+        yield
+    except TensorCastError as error:
+        raise error from MovedBefore(moved.plus(moved_before(error)))
 
 
 class Puller:
@@ -116,16 +139,17 @@ class Puller:
     ) -> Moved:
         """Pulls what the resident misses from the nodes that have it: the `preferred` ones, or
         those that the operation's plan names by now; others for what these cannot give. Raises what
-        the fault of the last source stands for; what came before stays."""
+        the fault of the last source stands for; what came before stays (`moved_before`)."""
         share = resident.add if resident.is_served else None
         async with Links(self._transports, resident.memory, self._address, share) as links:
             run = _Run(links, resident, tuple(preferred), cause)
             transfer = await self._run(run)
+        moved = Moved(transfer.bytes_moved, transfer.transports, transfer.detours)
         if transfer.status is TransferStatus.FAILED and transfer.fault is not None:
             raise to_error(
                 transfer.fault, artifact=resident.id, node=self._life.node, operation=None
-            )
-        return Moved(transfer.bytes_moved, transfer.transports, transfer.detours)
+            ) from MovedBefore(moved)
+        return moved
 
     async def _run(self, run: _Run) -> Transfer:
         """post -> record -> completions -> advance, until nothing is missing or nobody has it."""

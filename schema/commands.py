@@ -155,6 +155,8 @@ class FailOperation(_Command, frozen=True, kw_only=True):
     epoch: Epoch
     fault: Fault
     bytes_moved: Natural = 0
+    transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
 
 
 class RetryOperation(_Command, frozen=True, kw_only=True):

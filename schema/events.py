@@ -219,12 +219,15 @@ class OperationSucceeded(_Event, frozen=True, kw_only=True):
 
 
 class OperationFailed(_Event, frozen=True, kw_only=True):
-    """The try has ended with `fault`; what it moved before that stays where it is."""
+    """The try has ended with `fault`; what it moved before that, as `OperationSucceeded` counts it,
+    stays where it is."""
 
     operation: OperationId
     epoch: Epoch
     fault: Fault
     bytes_moved: Natural = 0
+    transports: dict[str, int] = {}
+    detours: tuple[Detour, ...] = ()
 
 
 class OperationRetried(_Event, frozen=True, kw_only=True):

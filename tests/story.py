@@ -20,7 +20,7 @@ from tensorcast.schema.chunks import ChunkSet, count_chunks
 from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.codec import decode, encode
 from tensorcast.schema.envelope import Draft, Recorded
-from tensorcast.schema.faults import Fault, FaultKind
+from tensorcast.schema.faults import Detour, Fault, FaultKind
 from tensorcast.schema.ids import (
     ArtifactId,
     EngineId,
@@ -168,7 +168,14 @@ def replicate() -> Iterator[Line]:
     fault = Fault(kind=FaultKind.UNAVAILABLE, detail="Node n1 closed the connection.")
     yield (
         f"mover:{N2}",
-        c.FailOperation(operation=operation(0), epoch=TWO, fault=fault, bytes_moved=1 << 20),
+        c.FailOperation(
+            operation=operation(0),
+            epoch=TWO,
+            fault=fault,
+            bytes_moved=1 << 20,
+            transports={"tcp": 1 << 20},
+            detours=(Detour(peer=N1, before="rdma", after="tcp", why="RETRY_EXC_ERR"),),
+        ),
     )
     yield "controlplane", c.RetryOperation(operation=operation(0))
     yield (

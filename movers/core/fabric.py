@@ -17,8 +17,16 @@ def agree_reads(ours: int, theirs: int, wished: int) -> int:
     return max(1, min(ours, theirs, wished))
 
 
-def pair_rails(ours: int, theirs: int, queue_pairs: int) -> tuple[tuple[int, int], ...]:
-    """The rails of a channel: which device of ours goes with which of the peer's. Device n with
-    device n, as fabrics are cabled where each has a switch of its own."""
-    count = max(ours, theirs) * queue_pairs
-    return tuple((n % ours, n % theirs) for n in range(count))
+RAILS_MAX = 16
+"""Most rails of one channel."""
+
+
+def pair_rail(
+    number: int, ours: int, theirs: int | None, queue_pairs: int
+) -> tuple[int, int] | None:
+    """Rail `number` of a channel: which device of ours goes with which of the peer's. Device n with
+    device n, as fabrics are cabled where each has a switch of its own. `theirs` None: how many the
+    peer has is not known yet. None: there are no more rails."""
+    if number >= min(RAILS_MAX, max(ours, theirs or 0) * queue_pairs):
+        return None
+    return number % ours, number % theirs if theirs else number

@@ -360,13 +360,8 @@ def _turn(transfer: Transfer, at_s: float) -> Turn:
     leaving: tuple[Laggard, ...] = ()
     if may_lag(transfer.sources, transfer.limits, at_s, is_all_asked=not unasked.ranges):
         leaving, transfer = _leave(transfer, at_s, is_all_asked=not unasked.ranges)
-    runs = choose_runs(
-        transfer.sources,
-        unasked,
-        transfer.manifest.chunk_bytes,
-        transfer.limits,
-        at_s,
-    )
+    chunk_bytes = transfer.manifest.chunk_bytes
+    runs = choose_runs(transfer.sources, unasked, chunk_bytes, transfer.limits, at_s)
     if not runs and not transfer.in_flight and not _is_resting(transfer, at_s):
         return _failed(transfer)
     pulls = tuple(_pull(transfer, run, n) for n, run in enumerate(runs, transfer.pulls_posted))
@@ -493,6 +488,8 @@ def _failed(transfer: Transfer) -> Turn:
             epoch=target.epoch,
             fault=fault,
             bytes_moved=transfer.bytes_moved,
+            transports=transfer.transports,
+            detours=transfer.detours,
         )
         events = (*events, failed)
     done = msgspec.structs.replace(flushed, status=TransferStatus.FAILED, fault=fault)

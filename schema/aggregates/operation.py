@@ -143,6 +143,8 @@ def _follow(
                 epoch=command.epoch,
                 fault=command.fault,
                 bytes_moved=command.bytes_moved,
+                transports=command.transports,
+                detours=command.detours,
             )
         case RetryOperation():
             return _retried(state, command)
@@ -228,6 +230,8 @@ def _changes(
         case OperationFailed():
             return {
                 "bytes_moved": event.bytes_moved,
+                "transports": event.transports,
+                "detours": event.detours,
                 "fault": event.fault,
                 "ended_at": recorded.at,
             }

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from subprocess import PIPE, Popen
 
@@ -27,8 +28,9 @@ from rdma_ends import (
 from tensorcast.movers.core.digests import chunk_digest
 from tensorcast.movers.core.transfer import Broken, Completed, Pull
 from tensorcast.movers.transports.rdma import verbs
+from tensorcast.movers.transports.rdma.channel import RdmaChannel
 from tensorcast.movers.transports.rdma.endpoint import Endpoint
-from tensorcast.movers.transports.rdma.region import Regions
+from tensorcast.movers.transports.rdma.region import RdmaRegion, Regions
 from tensorcast.movers.transports.rdma.statuses import SUCCESS
 from tensorcast.movers.transports.rdma.windows import Keys
 from tensorcast.movers.transports.rdma.wire import BUFFERS
@@ -188,9 +190,8 @@ async def test_a_queue_pair_that_fails_costs_one_chunk(rails):
         region = transport.register(memoryview(memory))
         channel = await transport.connect(PEER, server.address)
         assert channel.rails == rails
+        break_in_the_middle(channel, region, at=20 * MIB)
         channel.post([make_pull(manifest, n, n + 8, number=n) for n in range(0, 64, 8)], region)
-        await asyncio.to_thread(wait_until, lambda: channel.read_bytes >= 20 * MIB)
-        break_pair(channel._rails[0]._endpoint)
         ends = await collect(channel, 8, timeout_s=60)
         assert all(isinstance(end, Completed) for end in ends)
         assert channel.faults
@@ -200,6 +201,22 @@ async def test_a_queue_pair_that_fails_costs_one_chunk(rails):
         region.close()
         await transport.aclose()
     assert memory == content
+
+
+def break_in_the_middle(channel: RdmaChannel, region: RdmaRegion, at: int) -> None:
+    """Once so much has come, the rail that checks the next chunk loses its queue pair, with READs
+    under way."""
+    real = region.content
+    is_broken = threading.Event()
+
+    def content(start: int, stop: int) -> memoryview:
+        rail = channel._rails[channel._threads.index(threading.current_thread())]
+        if not is_broken.is_set() and channel.read_bytes >= at and rail._reads:
+            is_broken.set()
+            break_pair(rail._endpoint)
+        return real(start, stop)
+
+    region.content = content
 
 
 async def test_a_link_that_goes_down_breaks_the_pulls_and_keeps_what_has_come():

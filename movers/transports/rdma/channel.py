@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -31,16 +32,25 @@ GATHER_S = 0.002
 """Completions that come faster than this are taken together."""
 
 
+REBUILDS_S = 60.0
+"""A rail that failed is replaced so often as `rebuilds_max` says in so long."""
+
+
 class Opened(msgspec.Struct, frozen=True):
-    """Both ends of a rail are there; the peer has so many devices."""
+    """Both ends of a rail are there."""
 
     connected: socket.socket
     endpoint: Endpoint
-    devices: int
+
+    def close(self) -> None:
+        """Nobody wants it. Safe to repeat."""
+        self.endpoint.close()
+        self.connected.close()
 
 
 class Dialer:
-    """Sets up the rails of one channel. Safe in any thread."""
+    """Sets up the rails of one channel. Safe in any thread. `is_reached`: the peer's data port has
+    answered; `devices`: how many the peer has, None as long as it has not said so."""
 
     def __init__(
         self,
@@ -59,6 +69,8 @@ class Dialer:
         self._node = node
         self._connect_s = connect_s
         self._life: str | None = None
+        self.is_reached = False
+        self.devices: int | None = None
 
     def dial(self, device: Device, theirs: int) -> Opened:
         """A rail between a device of ours and the peer's device of that number. Raises
@@ -75,6 +87,7 @@ class Dialer:
         with contextlib.ExitStack() as opened:
             connected = socket.create_connection(where, self._connect_s)
             opened.callback(connected.close)
+            self.is_reached = True
             tune(connected, 2 * self._connect_s)
             endpoint = Endpoint(device, lands=True)
             opened.callback(endpoint.close)
@@ -94,7 +107,7 @@ class Dialer:
                 raise Corrupt("The peer asks for a second ticket.")
             endpoint.connect(welcome.card)
             opened.pop_all()
-            return Opened(connected, endpoint, max(1, welcome.devices))
+            return Opened(connected, endpoint)
 
     def _answer(self, challenge: Challenge) -> bytes:
         if self._sign is None:
@@ -104,6 +117,7 @@ class Dialer:
 
     def _receive_welcome(self, connected: socket.socket) -> wire.Welcome:
         welcome = wire.parse_welcome(receive_greeting(connected, 2 * self._connect_s))
+        self.devices = welcome.devices or self.devices
         if welcome.is_final:
             raise PermissionDenied(welcome.refusal, node=self.peer)
         if welcome.refusal:
@@ -142,6 +156,7 @@ class RdmaChannel:
         self._taken_at = 0.0
         self.is_closed = False
         self.faults: list[str] = []
+        self._why = Meaning(text="the channel is closed").text
         self._read_bytes = 0
         self._alive = len(rails)
         self._rails: dict[int, Rail] = {}
@@ -216,23 +231,40 @@ class RdmaChannel:
         )
 
     def _serve(self, number: int, opened: Opened, device: Device, theirs: int) -> None:
-        """The thread of a rail: runs it, and another one in its place if it fails."""
-        rail, left = self._rails[number], list[Posted]()
-        for rebuilds in range(self._rebuilds_max + 1):
-            failure = rail.run()
-            left = rail.left()
+        """The thread of a rail. However it ends, what the rail had taken goes on or breaks."""
+        left: list[Posted] = []
+        try:
+            self._keep(number, device, theirs, left)
+        finally:
+            self._end(left)
+
+    def _keep(self, number: int, device: Device, theirs: int, left: list[Posted]) -> None:
+        """Runs a rail, and another one in its place if it fails; `left` is what the last one leaves
+        undone."""
+        rail, rebuilt = self._rails[number], deque[float]()
+        while True:
+            try:
+                failure = rail.run()
+            finally:
+                left += rail.left()
             if failure is None:
-                break
+                return
             self.faults.append(failure.text)
-            may_rebuild = not failure.is_path and rebuilds < self._rebuilds_max
-            again = self._rebuild(number, device, theirs) if may_rebuild else None
+            self._why = failure.text
+            now = time.monotonic()
+            while rebuilt and now - rebuilt[0] > REBUILDS_S:
+                rebuilt.popleft()
+            if failure.is_path or len(rebuilt) >= self._rebuilds_max:
+                return
+            again = self._rebuild(number, device, theirs)
             if again is None:
-                break
+                return
             rail = again
-            if left and not self._work.put(left, first=True):
-                break
-            left = []
-        self._end(left)
+            rebuilt.append(now)
+            if not self._work.put(left, first=True):
+                rail.close()
+                return
+            left.clear()
 
     def _rebuild(self, number: int, device: Device, theirs: int) -> Rail | None:
         """Another rail in place of one that failed; None when that cannot be."""
@@ -242,8 +274,12 @@ class RdmaChannel:
             self.faults.append(str(error))
             return None
         with self._lock:
+            with contextlib.ExitStack() as closing:
+                closing.callback(opened.close)
+                rail = self._rail(opened)
+                closing.pop_all()
             self._read_bytes += self._rails[number].read_bytes
-            rail = self._rails[number] = self._rail(opened)
+            self._rails[number] = rail
             if self.is_closed:
                 rail.stop()
         return rail
@@ -260,8 +296,7 @@ class RdmaChannel:
         self._deliver([self._lose(one) for one in lost])
 
     def _lose(self, posted: Posted) -> Broken:
-        why = self.faults[0] if self.faults else Meaning(text="the channel is closed").text
-        return posted.reading.lose(why)
+        return posted.reading.lose(self._why)
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
         """Hands completions to the event loop, which is woken once for all that wait there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -17,6 +18,10 @@ from tensorcast.storage.nics import (
     choose_near,
     names_taken,
 )
+
+making = threading.Lock()
+"""Held by whoever opens or closes what has a descriptor of the kernel's for events: which one is
+that of a new completion channel can only be told by comparing."""
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +44,9 @@ class Device:
         self.port = port
         self.settings = settings
         with contextlib.ExitStack() as opened:
-            self.context = verbs.Context(name=nic.name)
-            opened.callback(self.context.close)
+            with making:
+                self.context = verbs.Context(name=nic.name)
+            opened.callback(self._close_context)
             self.domain = verbs.PD(self.context)
             opened.callback(self.domain.close)
             self.abilities = _abilities(self.context, port.number)
@@ -57,7 +63,11 @@ class Device:
     def close(self) -> None:
         """Gives the adapter back. Safe to repeat."""
         self.domain.close()
-        self.context.close()
+        self._close_context()
+
+    def _close_context(self) -> None:
+        with making:
+            self.context.close()
 
 
 def _abilities(context: verbs.Context, port: int) -> Abilities:

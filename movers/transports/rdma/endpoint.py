@@ -7,7 +7,6 @@ import mmap
 import os
 import secrets
 import select
-import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +14,7 @@ import msgspec
 
 from tensorcast.movers.core.fabric import agree_mtu, agree_reads
 from tensorcast.movers.transports.rdma import verbs
-from tensorcast.movers.transports.rdma.device import Device
+from tensorcast.movers.transports.rdma.device import Device, making
 from tensorcast.movers.transports.rdma.region import Registration
 from tensorcast.movers.transports.rdma.route import Route, addresses, choose_route
 from tensorcast.movers.transports.rdma.statuses import SUCCESS
@@ -38,7 +37,6 @@ INLINE_BYTES: Final = 220
 RNR_TIMER: Final = 12  # 0.64 ms (IBTA, table 45)
 RNR_RETRIES: Final = 6
 POLLS: Final = 32
-_making = threading.Lock()
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -319,7 +317,7 @@ def _done(completion: verbs.WC) -> Done:
 def _make_channel(device: Device) -> tuple[verbs.CompChannel, int]:
     """A completion channel and its descriptor, which pyverbs does not tell: the one that is new.
     (Waiting in pyverbs itself would hold up every thread of the process.)"""
-    with _making:
+    with making:
         before = _event_fds()
         channel = verbs.CompChannel(device.context)
         (fd,) = _event_fds() - before
@@ -329,7 +327,7 @@ def _make_channel(device: Device) -> tuple[verbs.CompChannel, int]:
 
 def _close_channel(channel: verbs.CompChannel) -> None:
     """Not while another one is made: it could get the same descriptor."""
-    with _making:
+    with making:
         channel.close()
 
 

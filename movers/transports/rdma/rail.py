@@ -8,6 +8,7 @@ one chunk at most has come in part.
 from __future__ import annotations
 
 import itertools
+import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -54,10 +55,13 @@ READ_STALL_S: Final = 5.0
 """And so is the way when READs are under way and none ends for so long: adapters give up earlier,
 but Soft-RoCE says nothing when its link goes down."""
 
+ADDRESSES: Final = 1 << 64
 IDLE_S: Final = 60.0
 MOMENT_S: Final = 0.002
 
 Deliver = Callable[[Sequence[Completion]], None]
+
+_logger = logging.getLogger(__name__)
 
 
 class _Asked:
@@ -121,6 +125,9 @@ class Rail:
             return error.meaning
         except (TensorCastError, PyverbsError, OSError) as error:
             return Meaning(text=str(error).rstrip("."))
+        except Exception as error:  # nobody may wait for ever for what this thread was to bring
+            _logger.exception("a rail ended by an error of its own")
+            return Meaning(text=f"{type(error).__name__}: {error}".rstrip("."), is_path=True)
         finally:
             self._work.leave(self._talk.wake.ring)
             self._talk.close()
@@ -131,6 +138,10 @@ class Rail:
         for asked in self._asked.values():
             asked.reading.restart()
         return [asked.posted for asked in self._asked.values()]
+
+    def close(self) -> None:
+        """Instead of `run`, when there is nothing to be served any more."""
+        self._talk.close()
 
     # ---- one turn --------------------------------------------------------------------------
 
@@ -244,6 +255,8 @@ class Rail:
             self._take_back(asked)
         match message:
             case Grant():
+                if message.address + asked.reading.pull.source_range.size > ADDRESSES:
+                    raise Corrupt("The peer lends memory beyond the last address.")
                 asked.address, asked.key = message.address, message.key
                 asked.reading.is_granted = True
                 asked.reading.holds = chunks_of(message.runs)
@@ -291,10 +304,14 @@ class Rail:
         self.read_bytes += size_bytes
         self._arrived_at = time.monotonic()
         content = self._endpoint.landed(asked.slot, size_bytes)
-        asked.posted.region.memory[target.offset : target.end] = content
         asked.is_answered = reading.is_granted = True
         reading.holds = None
+        # Chunks that an earlier rail brought were checked, and may be served already: these bytes
+        # are others.
         while (read := reading.next_read(PUSH_BYTES)) is not None:
+            skipped = read.target - target.offset
+            part = content[skipped : skipped + read.size_bytes]
+            asked.posted.region.memory[read.target : read.target + read.size_bytes] = part
             where = reading.arrive(read)
             assert where is not None, "no chunk is in two of them"
             digest = chunk_digest(asked.posted.region.content(*where)) if self._verify else None

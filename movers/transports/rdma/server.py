@@ -73,15 +73,17 @@ class RdmaServer:
         hello = wire.parse_hello(receive_greeting(connected, GREETING_S))
         ticket = self._admit(connected, hello)
         endpoint = self._open(connected, hello)
-        served = _Served(connected, endpoint, self._regions, self._provider, self._check(ticket))
         try:
-            served.run()
+            check = self._check(ticket)
+            served = _Served(connected, endpoint, self._regions, self._provider, check)
+            with contextlib.closing(served):
+                served.run()
         except RailError as error:
             raise EOFError(error.meaning.text) from error
         except PyverbsError as error:
             raise Unavailable(f"A rail of node {hello.node} failed: {error}.") from error
         finally:
-            served.close()
+            endpoint.close()
 
     def _admit(self, connected: socket.socket, hello: wire.Hello) -> Ticket | None:
         """Checks who calls, by its ticket if one is needed. Raises PermissionDenied."""
@@ -146,7 +148,9 @@ class RdmaServer:
     def _refuse(
         self, connected: socket.socket, error: TensorCastError, *, is_final: bool = False
     ) -> NoReturn:
-        welcome = wire.Welcome(node=self._node, refusal=str(error), is_final=is_final)
+        welcome = wire.Welcome(
+            node=self._node, devices=len(self._devices()), refusal=str(error), is_final=is_final
+        )
         connected.sendall(wire.pack_greeting(welcome))
         raise error
 
@@ -209,14 +213,14 @@ class _Served:
 
     def close(self) -> None:
         """Takes everything back. Safe to repeat."""
-        self._keys.close()
-        self._talk.close()
-        granted, self._granted = self._granted, {}
-        for one in granted.values():
-            one.held.close()
-        pushing, self._pushing = self._pushing, {}
-        for held in pushing.values():
-            held.close()
+        with contextlib.ExitStack() as closing:  # keys and queue pair first, then the memory
+            for held in self._pushing.values():
+                closing.callback(held.close)
+            for one in self._granted.values():
+                closing.callback(one.held.close)
+            closing.callback(self._talk.close)
+            closing.callback(self._keys.close)
+            self._granted, self._pushing = {}, {}
 
     # ---- what the peer asks ----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -117,6 +118,7 @@ class Talk:
     def close(self) -> None:
         """When it returns, the adapter neither reads nor writes for this rail any more. Safe to
         repeat."""
-        self.endpoint.close()
-        self._line.close()
-        self.wake.close()
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.wake.close)
+            closing.callback(self._line.close)
+            closing.callback(self.endpoint.close)

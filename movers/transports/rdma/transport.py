@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tensorcast.movers.core.fabric import pair_rails
+from tensorcast.movers.core.fabric import pair_rail
 from tensorcast.movers.transports.base import (
     Capabilities,
     DeviceMemory,
@@ -23,14 +24,13 @@ from tensorcast.movers.transports.rdma.channel import Dialer, Opened, RdmaChanne
 from tensorcast.movers.transports.rdma.device import Device, open_devices
 from tensorcast.movers.transports.rdma.region import RdmaRegion, Regions
 from tensorcast.movers.transports.rdma.server import RdmaServer
-from tensorcast.schema.errors import TensorCastError, Unavailable
+from tensorcast.schema.errors import PermissionDenied, TensorCastError, Unavailable
 from tensorcast.schema.ids import ArtifactId, NodeId
 from tensorcast.schema.rdma import RdmaSettings
 from tensorcast.storage.nics import Place, read_nics
 
 DIALS_MAX: Final = 16
 CONNECT_S: Final = 3.0
-RAILS_MAX: Final = 16
 
 Rails = list[tuple[Opened, Device, int]]
 
@@ -130,25 +130,43 @@ class RdmaTransport:
         except asyncio.CancelledError:
             opening.add_done_callback(_close_opened)
             raise
-        channel = RdmaChannel(
-            dialer, rails, verify=self._verify, rebuilds_max=self._settings.rebuilds_max
-        )
+        with contextlib.ExitStack() as opened:
+            for one, _, _ in rails:
+                opened.callback(one.close)
+            channel = RdmaChannel(
+                dialer, rails, verify=self._verify, rebuilds_max=self._settings.rebuilds_max
+            )
+            opened.pop_all()
         self._channels = [c for c in self._channels if not c.is_closed]
         self._channels.append(channel)
         return channel
 
     def _open(self, dialer: Dialer) -> Rails:
-        """The rails of a channel, or as many as there can be, at least one."""
-        devices = self.devices
+        """The rails of a channel, or as many as there can be, at least one: of several adapters,
+        at either end, some may be dead."""
+        devices, queue_pairs = self.devices, self._settings.queue_pairs
         if not devices:
             raise Unavailable(f"Node {self._node} has no RDMA device.")
-        first = dialer.dial(devices[0], 0)
-        pairs = pair_rails(len(devices), first.devices, self._settings.queue_pairs)
-        rails: Rails = [(first, devices[0], 0)]
-        for ours, theirs in pairs[1:RAILS_MAX]:
-            with contextlib.suppress(TensorCastError):
-                device = devices[ours]
-                rails.append((dialer.dial(device, theirs), device, theirs))
+        rails: Rails = []
+        failure: TensorCastError | None = None
+        with contextlib.ExitStack() as opened:
+            for number in itertools.count():
+                pair = pair_rail(number, len(devices), dialer.devices, queue_pairs)
+                if pair is None:
+                    break
+                device, theirs = devices[pair[0]], pair[1]
+                try:
+                    rail = dialer.dial(device, theirs)
+                except TensorCastError as error:
+                    failure = failure or error
+                    if not rails and (not dialer.is_reached or isinstance(error, PermissionDenied)):
+                        raise
+                    continue
+                opened.callback(rail.close)
+                rails.append((rail, device, theirs))
+            if failure is not None and not rails:
+                raise failure
+            opened.pop_all()
         return rails
 
     async def aclose(self) -> None:
@@ -189,5 +207,4 @@ def _close_opened(opening: asyncio.Future[Rails]) -> None:
     if opening.cancelled() or opening.exception() is not None:
         return
     for opened, _, _ in opening.result():
-        opened.endpoint.close()
-        opened.connected.close()
+        opened.close()

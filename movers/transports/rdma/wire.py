@@ -36,6 +36,9 @@ LANDINGS: Final = 8
 _CREDITS_SHIFT: Final = 24
 """The immediate value of a push: credits, then the low bits of the grant's number."""
 
+DEVICES_MAX: Final = 1024
+"""Most adapters of one node."""
+
 RUNS_MAX: Final = 256
 """Most ranges of chunks in one message; what is left out is told or asked for later."""
 
@@ -198,6 +201,8 @@ def parse_hello(body: bytes) -> Hello:
     except msgspec.MsgspecError as error:
         raise Corrupt(f"The peer's greeting cannot be read: {error}.") from error
     _check(hello.card)
+    if not 0 <= hello.device < DEVICES_MAX:
+        raise Corrupt(f"The peer asks for device {hello.device}.")
     return hello
 
 
@@ -209,6 +214,8 @@ def parse_welcome(body: bytes) -> Welcome:
         raise Corrupt(f"The peer's greeting cannot be read: {error}.") from error
     if welcome.card is not None:
         _check(welcome.card)
+    if not 0 <= welcome.devices <= DEVICES_MAX:
+        raise Corrupt(f"The peer claims to have {welcome.devices} devices.")
     return welcome
 
 
@@ -216,12 +223,18 @@ def _check(card: Card) -> None:
     """Raises Corrupt for addresses and numbers that cannot be."""
     try:
         for one in card.addresses:
-            ipaddress.IPv6Address(one.gid)
+            if ipaddress.IPv6Address(one.gid).scope_id is not None:
+                raise ValueError(f"{one.gid} names an interface")
     except ValueError as error:
         raise Corrupt(f"The peer has an address that cannot be: {error}.") from error
-    numbers = (card.number, card.packet, card.lid, card.mtu, card.reads_answered)
-    if not all(0 <= number < 1 << 24 for number in (*numbers, card.reads_started)):
+    numbers = (card.number, card.packet, card.mtu, card.reads_answered, card.reads_started)
+    if not all(_fits(number, 24) for number in numbers) or not _fits(card.lid, 16):
         raise Corrupt("The peer's queue pair has numbers that cannot be.")
+
+
+def _fits(number: int, bits: int) -> bool:
+    """Whether it is one that the verbs take in so many bits."""
+    return 0 <= number < 1 << bits
 
 
 def pack(credits_: int, message: Message) -> bytes:
@@ -237,9 +250,26 @@ def parse(content: bytes | memoryview) -> tuple[int, Message]:
     if credits_ > BUFFERS:
         raise Corrupt(f"The peer emptied {credits_} buffers of {BUFFERS}.")
     try:
-        return credits_, _decoder.decode(content[_CREDITS.size :])
+        message = _decoder.decode(content[_CREDITS.size :])
     except msgspec.MsgspecError as error:
         raise Corrupt(f"The peer sent a message that cannot be read: {error}.") from error
+    if not _is_possible(message):
+        raise Corrupt("The peer sent a message with numbers that cannot be.")
+    return credits_, message
+
+
+def _is_possible(message: Message) -> bool:
+    """Whether the verbs take its addresses and keys. (What the ranges of an artifact may be, its
+    manifest says; which chunks, `chunks_of`.)"""
+    if isinstance(message, Credits):
+        return True
+    place, numbers = None, (message.grant,)
+    if isinstance(message, Grant):
+        place = message.address, message.key
+    elif isinstance(message, Ask):
+        place, numbers = message.landing, (message.grant, message.start, message.stop)
+    address, key = place or (0, 0)
+    return _fits(address, 64) and _fits(key, 32) and all(_fits(one, 63) for one in numbers)
 
 
 def pack_push(credits_: int, grant: int) -> int:

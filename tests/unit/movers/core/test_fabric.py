@@ -1,6 +1,8 @@
+import itertools
+
 import pytest
 
-from tensorcast.movers.core.fabric import agree_mtu, agree_reads, pair_rails
+from tensorcast.movers.core.fabric import RAILS_MAX, agree_mtu, agree_reads, pair_rail
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,20 @@ def test_no_more_reads_than_either_end_manages(ours, theirs, wished, agreed):
 
 
 def test_device_n_goes_with_device_n():
-    assert pair_rails(1, 1, 1) == ((0, 0),)
-    assert pair_rails(2, 2, 2) == ((0, 0), (1, 1), (0, 0), (1, 1))
-    assert pair_rails(1, 2, 1) == ((0, 0), (0, 1))
+    assert rails(1, 1, 1) == [(0, 0)]
+    assert rails(2, 2, 2) == [(0, 0), (1, 1), (0, 0), (1, 1)]
+    assert rails(1, 2, 1) == [(0, 0), (0, 1)]
+    assert rails(2, 1, 1) == [(0, 0), (1, 0)]
+
+
+def test_who_does_not_know_the_peers_devices_tries_one_after_another():
+    assert rails(2, None, 1) == [(0, 0), (1, 1)]
+
+
+def test_there_are_no_more_rails_however_many_are_asked_for():
+    assert len(rails(1, 1, 10**9)) == len(rails(1, 40_000_000, 1)) == RAILS_MAX
+
+
+def rails(ours: int, theirs: int | None, queue_pairs: int) -> list[tuple[int, int]]:
+    pairs = (pair_rail(n, ours, theirs, queue_pairs) for n in range(10**9))
+    return list(itertools.takewhile(lambda pair: pair is not None, pairs))

@@ -110,7 +110,12 @@ def test_every_transfer_ends_and_fills_each_chunk_once(cluster, data):
         assert turn.status is TransferStatus.FAILED
         assert set(reports) == set(arrived) < set(missing)
         assert turn.events[-1] == OperationFailed(
-            operation="op-1", epoch=3, fault=turn.fault, bytes_moved=turn.transfer.bytes_moved
+            operation="op-1",
+            epoch=3,
+            fault=turn.fault,
+            bytes_moved=turn.transfer.bytes_moved,
+            transports=turn.transfer.transports,
+            detours=turn.transfer.detours,
         )
 
 

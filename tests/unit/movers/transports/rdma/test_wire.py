@@ -74,6 +74,8 @@ def test_a_strange_opening_is_refused(head):
         {"number": 1 << 24},
         {"packet": -1},
         {"mtu": 1 << 40},
+        {"lid": 1 << 16},
+        {"gid": "fe80::1%eth0"},
     ],
 )
 def test_addresses_and_numbers_that_cannot_be_are_refused(card):
@@ -83,6 +85,36 @@ def test_addresses_and_numbers_that_cannot_be_are_refused(card):
         wire.parse_hello(msgspec.json.encode(hello))
     with pytest.raises(Corrupt, match="cannot be"):
         wire.parse_welcome(msgspec.json.encode(wire.Welcome(node="n2", card=changed)))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Grant(1, 5, 1 << 40, None),
+        wire.Grant(1, 5, -1, None),
+        wire.Grant(1, -5, 5, None),
+        wire.Grant(-1, 5, 5, None),
+        wire.Ask(1, "a" * 40, 0, 5, True, (-1, 5)),
+        wire.Ask(1, "a" * 40, 0, 5, True, (5, 1 << 40)),
+        wire.Ask(1, "a" * 40, -1, 5, True),
+        wire.Ask(1, "a" * 40, 0, 1 << 63, True),
+        wire.Ask(1 << 63, "a" * 40, 0, 5, True),
+        wire.Release(-1),
+    ],
+)
+def test_a_message_with_numbers_that_cannot_be_is_refused(message):
+    with pytest.raises(Corrupt, match="cannot be"):
+        wire.parse(wire.pack(0, message))
+
+
+@pytest.mark.parametrize("devices", [-1, 40_000_000])
+def test_a_peer_has_no_more_devices_than_can_be(devices):
+    body = msgspec.json.encode(wire.Welcome(node="n2", devices=devices, card=CARD))
+    with pytest.raises(Corrupt, match="devices"):
+        wire.parse_welcome(body)
+    hello = wire.Hello(cluster="c", node="n1", peer="n2", device=devices, card=CARD)
+    with pytest.raises(Corrupt, match="device"):
+        wire.parse_hello(msgspec.json.encode(hello))
 
 
 def test_a_card_of_an_older_release_has_one_address():
