@@ -263,11 +263,11 @@ def _is_possible(message: Message) -> bool:
     manifest says; which chunks, `chunks_of`.)"""
     if isinstance(message, Credits):
         return True
-    place, numbers = None, (message.grant,)
+    place, numbers = None, [message.grant]
     if isinstance(message, Grant):
         place = message.address, message.key
     elif isinstance(message, Ask):
-        place, numbers = message.landing, (message.grant, message.start, message.stop)
+        place, numbers = message.landing, [message.grant, message.start, message.stop]
     address, key = place or (0, 0)
     return _fits(address, 64) and _fits(key, 32) and all(_fits(one, 63) for one in numbers)
 
