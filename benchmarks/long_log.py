@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import servers
 from fleet_history import Fleet
 from servers import NatsServer, PostgresServer
 from tensorcast.controlplane.archiver import archive
@@ -67,6 +68,8 @@ ROWS_AT_ONCE = 20_000
 FLIGHT = 2048
 SERVING = b"serving cluster"
 START_S_MAX = 300.0
+SERVER_START_S_MAX = 600.0
+"""NATS looks through its whole log before it listens."""
 
 
 class Servers:
@@ -84,8 +87,11 @@ class Servers:
         self.postgres = PostgresServer(folder / "postgres")
 
     def __enter__(self) -> Servers:
-        self.postgres.start()
-        self.nats.start()
+        servers.START_S_MAX = SERVER_START_S_MAX
+        for name, server in (("Postgres", self.postgres), ("NATS", self.nats)):
+            began = time.perf_counter()
+            server.start()
+            print(f"{name} is up after {time.perf_counter() - began:.1f} s", file=sys.stderr)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -109,12 +115,12 @@ class Pipe:
             assert json.loads(answer.data)["seq"] == last.seq, answer.data
 
 
-async def fill(servers: Servers, url: str, count: int) -> dict[str, object]:
+async def fill(running: Servers, url: str, count: int) -> dict[str, object]:
     """Writes the history, and tells what it is."""
     await migrate(url)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     engine = make_engine(url, name="benchmark", pooled=False)
-    log = await connect_log(servers.nats.url, CLUSTER, name="benchmark")
+    log = await connect_log(running.nats.url, CLUSTER, name="benchmark")
     gathering, head, began = Gathering(), GENESIS, time.perf_counter()
     positions: list[Seq] = []
     async with connecting(engine) as connection:
@@ -239,12 +245,12 @@ async def finish(connection: AsyncConnection) -> None:
     await driver.execute("VACUUM ANALYZE")
 
 
-async def start(servers: Servers, url: str, folder: Path) -> dict[str, object]:
+async def start(running: Servers, url: str, folder: Path) -> dict[str, object]:
     """From the start of the process until it serves, and until its persister is at work."""
     environ = {
         **os.environ,
         "TENSORCAST_CLUSTER": CLUSTER,
-        "TENSORCAST_NATS_URL": servers.nats.url,
+        "TENSORCAST_NATS_URL": running.nats.url,
         "TENSORCAST_POSTGRES_URL": url,
         "TENSORCAST_ARCHIVE_DIR": str(folder / "archive"),
     }
@@ -262,7 +268,7 @@ async def start(servers: Servers, url: str, folder: Path) -> dict[str, object]:
                 if SERVING in line:
                     break
         serving_s = time.perf_counter() - began
-        log = await connect_log(servers.nats.url, CLUSTER, name="benchmark")
+        log = await connect_log(running.nats.url, CLUSTER, name="benchmark")
         last = await log.last_seq()
         await nats_status(log)
         answered_s = time.perf_counter() - began
@@ -343,15 +349,15 @@ def main() -> None:
     parser.add_argument("--archive", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
-    with Servers(folder, synced=not arguments.fill) as servers:
+    with Servers(folder, synced=not arguments.fill) as running:
         name = folder / "database"
         if arguments.fill:
-            name.write_text(servers.postgres.create_database().rpartition("/")[2])
-        url = servers.postgres.settings.url.rpartition("/")[0] + "/" + name.read_text()
+            name.write_text(running.postgres.create_database().rpartition("/")[2])
+        url = running.postgres.settings.url.rpartition("/")[0] + "/" + name.read_text()
         if arguments.fill:
-            found = asyncio.run(fill(servers, url, arguments.fill))
+            found = asyncio.run(fill(running, url, arguments.fill))
         elif arguments.start:
-            found = asyncio.run(start(servers, url, folder))
+            found = asyncio.run(start(running, url, folder))
         elif arguments.moments:
             found = asyncio.run(moments(url))
         else:
