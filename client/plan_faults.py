@@ -15,7 +15,7 @@ from msgspec import inspect
 from tensorcast.client.plan_places import chosen, field_names, members, structs, values, walk
 from tensorcast.client.plan_repairs import EMIT, mend
 from tensorcast.schema.guesses import name_choices, suggest
-from tensorcast.schema.plain import find_endless
+from tensorcast.schema.plain import find_number
 from tensorcast.schema.plans import PlanSpec, Step
 
 FAULTS_MAX: Final = 100
@@ -48,7 +48,7 @@ def _of_step(step: object, number: int) -> Iterator[str]:
         told = True
         yield f"{where}{_inner_step(error, mended)}: {say(error, mended, _STEP)}"
     if not told:
-        yield from _endless(step, where)
+        yield from _numbers(step, where)
 
 
 def _errors(said: object, kind: object, places: inspect.Type) -> Iterator[tuple[Exception, object]]:
@@ -73,13 +73,13 @@ def _of_plan(said: Mapping[object, object]) -> Iterator[str]:
         yield f"The plan: {say(error, mended, _PLAN)}"
     if not told:
         rest = {name: one for name, one in said.items() if name != "steps"}
-        yield from _endless(rest, "The plan")
+        yield from _numbers(rest, "The plan")
 
 
-def _endless(value: object, where: str) -> Iterator[str]:
-    place = find_endless(value)
-    if place is not None:
-        yield f"{where}: {place} is NaN or infinite, which JSON cannot hold."
+def _numbers(value: object, where: str) -> Iterator[str]:
+    found = find_number(value)
+    if found is not None:
+        yield f"{where}: {found.place} is {found.words}."
 
 
 def say(error: Exception, said: object, kind: inspect.Type = _STEP) -> str:

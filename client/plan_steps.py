@@ -11,7 +11,7 @@ import msgspec
 from tensorcast.client.plan_faults import tell_faults
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.guesses import suggest
-from tensorcast.schema.plain import check_finite
+from tensorcast.schema.plain import check_numbers
 from tensorcast.schema.plan_values import ValueType
 from tensorcast.schema.plans import Input, PlanSpec, Step
 
@@ -48,7 +48,7 @@ def as_plain(value: object, what: str) -> object:
     """A value as JSON holds it. Raises InvalidArgument, naming `what`, for what it cannot hold."""
     try:
         plain = msgspec.to_builtins(value, enc_hook=_write)
-        check_finite(plain, what)
+        check_numbers(plain, what)
         return msgspec.json.decode(msgspec.json.encode(plain))
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{what} cannot be written: {error}.") from error

@@ -12,7 +12,7 @@ from tensorcast.schema.api import LIST_MAX, Browse, Executed, Show
 from tensorcast.schema.api_plans import ForecastInfo, PlanInfo, TryPlan, WaitPlan
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import PlanId, Seq, derive_plan_id
-from tensorcast.schema.plain import check_finite
+from tensorcast.schema.plain import check_plain
 from tensorcast.schema.plan_commands import (
     CancelPlan,
     PausePlan,
@@ -122,11 +122,11 @@ def _given(inputs: Mapping[str, object] | None) -> dict[str, object]:
         )
     found = dict(inputs or {})
     for name, value in found.items():
-        check_finite(value, f"Input {name!r}")
         try:
             msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(f"Input {name!r} cannot be JSON: {error}.") from error
+        check_plain(value, f"Input {name!r}")
     return found
 
 

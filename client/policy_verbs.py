@@ -10,7 +10,7 @@ import msgspec
 from tensorcast.schema.api import Executed
 from tensorcast.schema.api_policies import ChangePolicy, PolicyInfo, PolicyQuery
 from tensorcast.schema.commands import ConfigurePolicy, DisablePolicy, EnablePolicy
-from tensorcast.schema.plain import check_finite
+from tensorcast.schema.plain import check_plain
 
 if TYPE_CHECKING:
     from tensorcast.client.position import Position
@@ -65,7 +65,7 @@ async def _change(
     plane: _Asks, command: EnablePolicy | ConfigurePolicy | DisablePolicy
 ) -> Executed:
     if not isinstance(command, DisablePolicy):
-        check_finite(command.parameters, f"Policy {command.policy}")
+        check_plain(command.parameters, f"Policy {command.policy}")
     request = ChangePolicy(command=command, actor=plane.actor)
     done = await plane.ask("policy.change", request, Executed)
     plane.position.advance(done.seq)

@@ -88,6 +88,7 @@ from tensorcast.schema.parking import (
     park_one,
     parked_id,
 )
+from tensorcast.schema.plain import check_events
 from tensorcast.schema.plan_commands import PlanCommand
 from tensorcast.schema.plan_events import PlanEvent
 from tensorcast.schema.policy_events import PolicyEvent
@@ -325,8 +326,8 @@ def evolve(view: States, recorded: Recorded, event: Event) -> State:
 
 def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]:
     """The events of a command against the view, and the position that the append must expect of
-    the aggregate (0: it must be new). Raises what the aggregate's `decide` raises, and Rejected
-    for one that stands still."""
+    the aggregate (0: it must be new). Raises what the aggregate's `decide` raises, Rejected for
+    one that stands still, and InvalidArgument for integers beyond 64 bits."""
     if view.parked:
         _check_open(view, command)
     events: tuple[Event, ...]
@@ -365,6 +366,7 @@ def decide(view: ClusterView, command: Command) -> tuple[tuple[Event, ...], Seq]
         assert isinstance(command, SignalCommand), aggregate_of(command)
         state = view.signals.get(command.topic)
         events = signal.decide(state, command)
+    check_events(events)
     return events, state.version if state else Seq(0)
 
 

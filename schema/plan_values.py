@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.plain import check_numbers
 
 INPUT: Final = "input"
 ITEM: Final = "item"
@@ -180,7 +181,8 @@ def fits(given: ValueType, wanted: ValueType) -> bool:
 
 
 def check_value(value: object, wanted: ValueType, what: str) -> object:
-    """The value, if it is of the type. Raises InvalidArgument, naming `what`."""
+    """The value, if it is of the type, and can be kept. Raises InvalidArgument, naming `what`."""
+    check_numbers(value, what)
     if wanted in _NAMES and not (isinstance(value, str) and 0 < len(value) <= 512):
         raise _wrong(value, wanted, what)
     if wanted in _LISTS and not (

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import EventId, Seq
+from tensorcast.schema.plain import check_plain
 
 Topic = NewType("Topic", str)
 Pattern = NewType("Pattern", str)
@@ -116,6 +117,7 @@ def encode_data(data: Mapping[str, object]) -> bytes:
     try:
         encoded = msgspec.json.encode(dict(data))
         msgspec.json.decode(encoded, type=dict[str, object])
+        check_plain(data, "The data of a signal")
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(
             f"The data of a signal cannot be JSON: {error}.", hint="Use text, numbers, lists, maps."

@@ -38,6 +38,9 @@ _decoders: Final[dict[str, msgspec.msgpack.Decoder[list[State | Parked]]]] = {
     name: msgspec.msgpack.Decoder(list[cls])  # type: ignore[valid-type]  # a type by its kind
     for name, cls in STATES.items()
 }
+_json_decoders: Final[dict[str, msgspec.json.Decoder[State | Parked]]] = {
+    name: msgspec.json.Decoder(cls) for name, cls in STATES.items()
+}
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +60,15 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Part(msgspec.Struct, array_like=True):
     """States of one kind. The indexes of artifacts are apart, each distinct one once: a model has
-    the same tensors at every step of its training. `places` numbers them, one for each state."""
+    the same tensors at every step of its training. `places` numbers them, one for each state.
+    `as_json`: states as JSON, those with an integer beyond 64 bits (older releases took such),
+    which the other form cannot hold."""
 
     name: str
     states: msgspec.Raw
     indexes: list[Index] = []
     places: list[int] = []
+    as_json: list[str] = []
 
 
 # ---- numbers -----------------------------------------------------------------------------------
@@ -96,15 +102,19 @@ def pack(view: ClusterView, after: Seq) -> Iterator[tuple[bytes, int]]:
         for state in getattr(view, name).values():
             if state.version <= after:
                 continue
+            whole = _encode(state)
+            if whole is None:
+                yield _pack_as_json(name, state), 1
+                continue
             if isinstance(state, Artifact):
                 index = _encoder.encode(state.manifest.index)
                 if index not in indexes:
                     indexes[index] = len(indexes)
                     size_bytes += len(index)
                 places.append(indexes[index])
-                state = _with_index(state, ())
-            encoded.append(msgspec.Raw(_encoder.encode(state)))
-            size_bytes += len(bytes(encoded[-1]))
+                whole = _encoder.encode(_with_index(state, ()))
+            encoded.append(msgspec.Raw(whole))
+            size_bytes += len(whole)
             if len(encoded) >= PART_STATES_MAX or size_bytes >= PART_BYTES:
                 yield _pack_part(name, encoded, indexes, places), len(encoded)
                 encoded, indexes, places, size_bytes = [], {}, [], 0
@@ -117,6 +127,18 @@ def _pack_part(
 ) -> bytes:
     part = (name, states, [msgspec.Raw(index) for index in indexes], places)
     return zlib.compress(_encoder.encode(part), 1)
+
+
+def _encode(state: State | Parked) -> bytes | None:
+    try:
+        return _encoder.encode(state)
+    except OverflowError:
+        return None
+
+
+def _pack_as_json(name: str, state: State | Parked) -> bytes:
+    text = msgspec.json.encode(state).decode()
+    return zlib.compress(_encoder.encode((name, [], [], [], [text])), 1)
 
 
 def _with_index(artifact: Artifact, index: Index) -> Artifact:
@@ -133,13 +155,13 @@ def unpack(part: bytes) -> Sequence[State | Parked]:
             raise Corrupt("A part of a snapshot is longer than any can be, or cut off.")
         read = msgspec.msgpack.decode(plain, type=_Part)
         states = _decoders[read.name].decode(read.states)
-        if read.name != "artifacts":
-            return states
-        return [
-            _with_index(state, read.indexes[place])
-            for state, place in zip(states, read.places, strict=True)
-            if isinstance(state, Artifact)
-        ]
+        if read.name == "artifacts":
+            states = [
+                _with_index(state, read.indexes[place])
+                for state, place in zip(states, read.places, strict=True)
+                if isinstance(state, Artifact)
+            ]
+        return [*states, *map(_json_decoders[read.name].decode, read.as_json)]
     except (zlib.error, msgspec.MsgspecError, LookupError, ValueError) as error:
         raise Corrupt(f"A part of a snapshot cannot be read: {error}.") from error
 

@@ -49,6 +49,11 @@ async def show_status(desk: Desk, request: Ask) -> ClusterStatus:
         problems.append(f"The log takes no events: {desk.writer.trouble}")
     if desk.progress.problem is not None:
         problems.append(f"The persister does not copy: {desk.progress.problem}")
+    if desk.progress.snapshots is not None:
+        problems.append(
+            "No snapshot of the history can be made, so the past opens slowly"
+            f" ({desk.progress.snapshots}). The log of the control plane has the details."
+        )
     if desk.block_progress.problem is not None:
         problems.append(f"KV events are not copied: {desk.block_progress.problem}")
     last = await _answer_of(desk.writer.last_seq(), problems)

@@ -56,7 +56,8 @@ async def run_snapshots(
     events_every: int = EVENTS_EVERY,
 ) -> None:
     """Makes them for ever, while this process is the one that persists. Trouble is told in the log
-    and tried again: without snapshots the past opens slowly, and nothing else is lost."""
+    and in `Progress.snapshots`, and tried again: without snapshots the past opens slowly, and
+    nothing else is lost. So no error ends this process, also none that nobody has thought of."""
     engine = make_engine(postgres_url, name="tensorcast snapshots", pooled=False)
     try:
         while True:
@@ -66,6 +67,9 @@ async def run_snapshots(
                 _logger.info("snapshots: %s", error)
             except DBAPIError as error:
                 _logger.warning("snapshots: Postgres refuses to write: %s.", brief(error))
+            except Exception as error:
+                _logger.exception("snapshots: one cannot be made")
+                progress.snapshots = f"{type(error).__name__}: {error}"
             await asyncio.sleep(RETRY_S)
     finally:
         await engine.dispose()
@@ -171,6 +175,7 @@ class Snapshots:
             parts=len(parts),
         )
         await write_layer(connection, layer, parts)
+        self._progress.snapshots = None
         return layer
 
 

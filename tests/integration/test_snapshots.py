@@ -10,7 +10,9 @@ import pytest
 from sqlalchemy import func, select, text
 
 from histories import Dice
+from samples import record
 from stores import committed, database, engine, persisting, until
+from story import to_draft
 from tensorcast.controlplane.core.snapshots import base_of
 from tensorcast.controlplane.services import snapshots as service
 from tensorcast.controlplane.services.api_postgres import PostgresHistory
@@ -23,6 +25,7 @@ from tensorcast.log.memory import MemoryLog
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
+from tensorcast.schema.policy_events import PolicyConfigured
 
 __all__ = ["database", "engine"]  # fixtures
 EVERY = 40
@@ -204,3 +207,37 @@ async def test_only_the_process_that_persists_makes_them(database, engine):
     maker.cancel()
     await asyncio.gather(maker, return_exceptions=True)
     assert msgspec.structs.asdict(await queries.view_at(engine, Seq(100)))["at"] == 100
+
+
+async def test_a_log_with_integers_beyond_64_bits_gets_snapshots_too(database, engine):
+    """An older release took them; they must not end the control plane."""
+    history = History(5)
+    parameters: dict[str, object] = {"versions": 10**30}
+    event = PolicyConfigured(policy="of-old", parameters=parameters)
+    await history.log.append((to_draft(record(event, 1)),))
+    history.views.append(fold(history.views[-1], history.log._stored))
+    await history.grow(3 * EVERY)
+    async with serving(history.log, database):
+        await until_made(engine, 3)
+    async with engine.connect() as connection:
+        view = await open_snapshot(connection, 1, history.last)
+    assert view is not None
+    assert view.policies["of-old"].parameters == parameters
+    assert await queries.view_at(engine, history.last) == history.views[-1]
+
+
+async def test_a_snapshot_that_fails_ends_nothing_and_is_told(database, engine, monkeypatch):
+    def fail(view, after):
+        raise OverflowError("It is too long.")
+
+    history = History(6)
+    await history.grow(2 * EVERY)
+    with monkeypatch.context() as failing:
+        failing.setattr(service, "pack", fail)
+        async with serving(history.log, database) as progress, asyncio.timeout(30):
+            while progress.snapshots is None:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.02)
+            assert progress.snapshots == "OverflowError: It is too long."
+            failing.undo()
+            await until_made(engine, 1)
+            assert progress.snapshots is None

@@ -25,7 +25,7 @@ WRONG = {
     "no option 'zzz'. Every": lambda p: p.emit("s", "t", zzz=3),
     "at data": lambda p: p.emit("s", "t", 3),
     "JSON cannot hold": lambda p: p.emit("s", "t", {"x": math.nan}),
-    "(at for_s): NaN": lambda p: p.wait_time("s", math.inf),
+    "for_s is NaN or infinite": lambda p: p.wait_time("s", math.inf),
     "nothing that a plan can hold": lambda p: p.emit("s", "t", {"x": object()}),
     "at steps": lambda p: p.barrier("s", 3),
     "test.op": lambda p: p.condition("s", 1, "equals", 2),

@@ -11,6 +11,7 @@ import story
 from samples import BEGIN, N1, N2, artifact_id, event_id, manifest, record, record_all
 from strategies import chunk_sets, values
 from tensorcast.schema import cluster, codec, commands
+from tensorcast.schema import plan_commands as commands_of_plans
 from tensorcast.schema.aggregates.engine import EngineStatus
 from tensorcast.schema.aggregates.key import KeyStatus
 from tensorcast.schema.aggregates.lease import LeaseStatus
@@ -26,7 +27,7 @@ from tensorcast.schema.cluster import (
     project,
 )
 from tensorcast.schema.envelope import Draft, Recorded
-from tensorcast.schema.errors import Rejected, TensorCastError
+from tensorcast.schema.errors import InvalidArgument, Rejected, TensorCastError
 from tensorcast.schema.events import (
     EVENT_TYPES,
     ArtifactPinned,
@@ -37,10 +38,12 @@ from tensorcast.schema.events import (
     aggregate_of,
 )
 from tensorcast.schema.faults import Detour, Fault, FaultKind
-from tensorcast.schema.ids import NodeId, Overflow, Seq, Tier, family_of, replica_id
+from tensorcast.schema.ids import NodeId, Overflow, PlanId, Seq, Tier, family_of, replica_id
 from tensorcast.schema.namespaces import Right
 from tensorcast.schema.plan_commands import StepCommand
-from tensorcast.schema.plans import EmitStep, PlanSpec
+from tensorcast.schema.plan_values import ValueType
+from tensorcast.schema.plans import EmitStep, Input, PlanSpec
+from tensorcast.schema.signals import Topic
 from tensorcast.schema.work import Evict, Materialize, Persist
 
 A, B = artifact_id("a"), artifact_id("b")
@@ -376,3 +379,31 @@ def test_a_view_is_assembled_from_its_states_at_once():
     older = [msgspec.structs.replace(state, version=Seq(0)) for state in states]
     assert assemble([*older, *states], at=view.at) == view
     assert assemble([], at=Seq(0)) == ClusterView()
+
+
+LONG = 1 << 64
+SPEC = PlanSpec(
+    name="p",
+    steps=(EmitStep(id="e", topic="t", data={"x": 1}),),
+    inputs={"n": Input(type=ValueType.INTEGER)},
+)
+LONG_SPEC = msgspec.structs.replace(SPEC, steps=(EmitStep(id="e", topic="t", data={"x": LONG}),))
+TOO_LONG = {
+    "input of a plan": commands_of_plans.SubmitPlan(
+        plan=PlanId("plan-1"), spec=SPEC, inputs={"n": LONG}
+    ),
+    "step of a plan": commands_of_plans.SubmitPlan(
+        plan=PlanId("plan-1"), spec=LONG_SPEC, inputs={"n": 1}
+    ),
+    "parameter": commands.EnablePolicy(policy="keep-last", parameters={"versions": LONG}),
+    "parameter, deep": commands.ConfigurePolicy(
+        policy="topics", parameters={"shapes": {"a": {"minimum": -LONG}}}
+    ),
+    "signal": commands.EmitSignal(topic=Topic("t"), data={"x": [LONG]}),
+}
+
+
+@pytest.mark.parametrize("command", TOO_LONG.values(), ids=TOO_LONG)
+def test_no_command_brings_an_integer_beyond_64_bits_into_the_log(command):
+    with pytest.raises(InvalidArgument, match="an integer beyond 64 bits"):
+        decide(ClusterView(), command)

@@ -1,25 +1,65 @@
 import math
 
+import msgspec
 import pytest
 
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.plain import check_finite, find_endless
+from tensorcast.schema.plain import check_events, check_numbers, check_plain, find_number
+
+
+class _Event(msgspec.Struct):
+    data: object
 
 
 @pytest.mark.parametrize(
     ("value", "place"),
     [
         ({"a": [1, 2.5, "x", None, True]}, None),
+        ([-(1 << 63), (1 << 64) - 1], None),
         (math.nan, ""),
         ({"a": {"b": [0, -math.inf]}}, "a.b[1]"),
         ([(1, math.inf)], "[0][1]"),
+        ({"n": 1 << 64}, "n"),
+        ([-(1 << 63) - 1], "[0]"),
     ],
 )
-def test_the_place_of_what_json_cannot_hold(value, place):
-    assert find_endless(value) == place
+def test_the_place_of_a_number_that_cannot_be_kept(value, place):
+    found = find_number(value)
+    assert (found.place if found else None) == place
 
 
-def test_it_is_told_where():
-    check_finite({"loss": 0.5}, "The data of a signal")
-    with pytest.raises(InvalidArgument, match=r"The data of a signal .* \(at loss\): NaN"):
-        check_finite({"loss": math.nan}, "The data of a signal")
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"loss": math.nan}, "The data cannot be kept: loss is NaN or infinite, which JSON cannot"),
+        ({"n": 10**30}, "The data cannot be kept: n is an integer beyond 64 bits"),
+        (10**30, "The data is an integer beyond 64 bits"),
+    ],
+)
+def test_it_is_told_where(value, words):
+    check_numbers({"loss": 0.5}, "The data")
+    with pytest.raises(InvalidArgument, match=words):
+        check_numbers(value, "The data")
+    with pytest.raises(InvalidArgument, match=words):
+        check_plain(value, "The data")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": b"x"}, "a is of the type bytes, which JSON does not have"),
+        ({"a": [{1}]}, r"a\[0\] is of the type set"),
+        ({"a": {1: 2}}, "a is a map with the name 1, which is no text"),
+        ({1: 2}, "The data is a map with the name 1"),
+    ],
+)
+def test_what_json_does_not_have(value, words):
+    check_plain({"a": [1, 2.5, "x", None, True, (1, {"b": {}})]}, "The data")
+    with pytest.raises(InvalidArgument, match=words):
+        check_plain(value, "The data")
+
+
+def test_an_event_holds_what_every_reader_can():
+    check_events((_Event({"n": (1 << 64) - 1}), _Event(1.5)))
+    with pytest.raises(InvalidArgument, match=r"_Event cannot be kept: data\.n is an integer"):
+        check_events((_Event(1), _Event({"n": 1 << 64})))

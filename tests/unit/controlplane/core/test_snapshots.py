@@ -25,7 +25,10 @@ from tensorcast.schema.cluster import ClusterView, assemble, project
 from tensorcast.schema.errors import Corrupt
 from tensorcast.schema.events import ArtifactPinned, ArtifactSealed, NodeCordoned
 from tensorcast.schema.folds import fold_name
-from tensorcast.schema.ids import NodeId, Seq
+from tensorcast.schema.ids import NodeId, PlanId, Seq
+from tensorcast.schema.plan_events import PlanSubmitted
+from tensorcast.schema.plans import EmitStep, PlanSpec
+from tensorcast.schema.policy_events import PolicyConfigured
 
 EMPTY = ClusterView()
 
@@ -122,6 +125,39 @@ def test_many_states_are_cut_into_parts():
     assert assemble(joined.from_iterable(unpack(p) for p, _ in parts), at=Seq(1)) == view
 
 
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.integers(10**18, 10**40).flatmap(lambda n: st.sampled_from([n, -n])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), JSON, max_size=4), JSON)
+def test_what_json_holds_comes_back(parameters, value):
+    """Also integers beyond 64 bits, which older releases took into the log."""
+    policy = PolicyConfigured(policy="keep-last", parameters=parameters)
+    spec = PlanSpec(name="p", steps=(EmitStep(id="e", topic="t", data={"x": value}),))
+    plan = PlanSubmitted(plan=PlanId("plan-1"), spec=spec, inputs={"n": value})
+    view = views_of([NodeCordoned(node=NodeId("n1")), policy, plan])[-1]
+    states = joined.from_iterable(unpack(part) for part, _ in pack(view, Seq(0)))
+    assert assemble(states, at=view.at) == view
+
+
+def test_an_artifact_with_an_odd_state_keeps_its_index():
+    event = ArtifactSealed(artifact=artifact_id("a"), kind="weights", manifest=manifest(3))
+    view = views_of([event])[-1]
+    odd = msgspec.structs.replace(view.artifacts[event.artifact], version=Seq(1 << 70))
+    view = assemble([odd], at=Seq(1))
+    [(part, _)] = pack(view, Seq(0))
+    assert unpack(part) == [odd]
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -129,6 +165,7 @@ def test_many_states_are_cut_into_parts():
         lambda part: part[:-1],
         lambda part: b"no zlib",
         lambda part: zlib.compress(b"no msgpack"),
+        lambda part: zlib.compress(msgspec.msgpack.encode(("nodes", [], [], [], ["{}"]))),
         lambda part: zlib.compress(msgspec.msgpack.encode(("unknown", [], [], []))),
         lambda part: zlib.compress(msgspec.msgpack.encode(("artifacts", [{}], [], [7]))),
     ],

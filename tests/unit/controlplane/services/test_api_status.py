@@ -72,6 +72,13 @@ async def test_what_keeps_the_persister_from_copying_is_a_problem(rig):
     assert await problems_of(rig) == ("The persister does not copy: Postgres has no room left.",)
 
 
+async def test_a_snapshot_that_cannot_be_made_is_a_problem(rig):
+    rig.progress.snapshots = "OverflowError: it is too long"
+    (told,) = await problems_of(rig)
+    assert told.startswith("No snapshot of the history can be made")
+    assert "OverflowError: it is too long" in told
+
+
 async def test_a_log_behind_what_was_seen_of_it_is_a_problem(rig):
     rig.history.lag = -30
     await rig.cursors.store("scheduler", Seq(20))
