@@ -6,7 +6,6 @@ Reads and tries, changes nothing. Never imports torch: versions come from packag
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -53,6 +52,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     mend: str = ""
 
 
+def summarize(checks: Sequence[Check]) -> str:
+    """The checks in one sentence."""
+    failures, warnings = (sum(one.state == state for one in checks) for state in ("fail", "warn"))
+    if not failures and not warnings:
+        return "All is well."
+    told = f"{failures} of {len(checks)} checks failed" if failures else "No check failed"
+    return f"{told}, {warnings} {'warns' if warnings == 1 else 'warn'}." if warnings else f"{told}."
+
+
 def check(home: Path) -> tuple[Check, ...]:
     """Look at the machine and at the cluster of this home."""
     layout = Layout(home.expanduser().absolute())
@@ -77,7 +85,7 @@ def check(home: Path) -> tuple[Check, ...]:
         ),
         check_open_files(machine.open_files_limit()[1]),
         check_disk(machine.free_disk_bytes(layout.home), layout.home),
-        check_rdma(machine.rdma_devices(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]),
+        check_rdma(machine.rdma_devices(), machine.lockable_bytes()),
         check_gpu(machine.nvidia_devices(), *read_gpus()),
         check_packages(read_versions()),
         *cluster,

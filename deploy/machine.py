@@ -9,6 +9,7 @@ from pathlib import Path
 
 _MIB = 1024 * 1024
 _CGROUP = Path("/sys/fs/cgroup")
+_CAP_IPC_LOCK = 14
 
 
 def parse_meminfo(text: str, field: str) -> int:
@@ -70,6 +71,24 @@ def raise_open_files_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def lockable_bytes() -> int:
+    """How much memory a mover of ours may lock (it raises its soft limit to the hard one); -1 is
+    any amount: no limit holds for who has CAP_IPC_LOCK, unless a user namespace gave it."""
+    if _has_capability(_CAP_IPC_LOCK):
+        return resource.RLIM_INFINITY
+    return resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+
+
+def _has_capability(number: int) -> bool:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        is_initial = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+    except OSError:
+        return False
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return is_initial and bool(held >> number & 1)
+
+
 def free_disk_bytes(path: Path) -> int:
     """Free bytes of the file system that holds `path` or its nearest existing parent."""
     while not path.exists() and path != path.parent:
@@ -104,4 +123,6 @@ def format_bytes(size_bytes: int) -> str:
     """A size for people: `1.5 GiB`, `12 MiB`."""
     if size_bytes >= 1024 * _MIB:
         return f"{size_bytes / (1024 * _MIB):.1f} GiB"
-    return f"{size_bytes // _MIB} MiB"
+    if size_bytes >= _MIB:
+        return f"{size_bytes // _MIB} MiB"
+    return f"{size_bytes // 1024} KiB" if size_bytes >= 1024 else f"{size_bytes} bytes"

@@ -16,7 +16,7 @@ DRIVER: Final = Path("/proc/driver/nvidia/gpus")
 
 
 def read_places(pci: Path = PCI, driver: Path = DRIVER) -> dict[str, Place]:
-    """The places by PCI address; {} where there is no GPU."""
+    """The places by PCI address; {} where there is no GPU, or none that answers."""
     addresses = sorted({*_by_nvml(), *_listed(driver)})
     return {address: read_place(address, pci) for address in addresses}
 
@@ -34,17 +34,17 @@ def read_place(address: str, pci: Path = PCI) -> Place:
 def _by_nvml() -> list[str]:
     try:
         nvml = import_module("pynvml")
-    except ImportError:
+    except (ImportError, OSError):
         return []
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:  # there is no driver
+        try:
+            handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+            return [normalize(nvml.nvmlDeviceGetPciInfo(handle).busId) for handle in handles]
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError:  # no driver, one of another version, or a device that has fallen off
         return []
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-        return [normalize(nvml.nvmlDeviceGetPciInfo(handle).busId) for handle in handles]
-    finally:
-        nvml.nvmlShutdown()
 
 
 def normalize(address: str | bytes) -> str:

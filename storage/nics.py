@@ -45,8 +45,8 @@ class Gid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """A port of a device. `link` is "Ethernet" (RoCE) or "InfiniBand"; `mtu_bytes` that of the
-    network interface (0: not known)."""
+    """A port of a device. `link` is "Ethernet" (RoCE) or "InfiniBand"; `interface` its network
+    interface ("": not known) and `mtu_bytes` what that carries (0: not known)."""
 
     number: int
     is_active: bool
@@ -55,6 +55,18 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     lid: int = 0
     gids: tuple[Gid, ...] = ()
     mtu_bytes: int = 0
+    interface: str = ""
+
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot be used; None when it can."""
+        if not self.is_active:
+            return "its link is down"
+        if self.link == ETHERNET and choose_gid(self.gids) is None:
+            return "it has no GID: its network interface has no address"
+        if self.link == NATIVE and not self.lid:
+            return "it has no LID: the subnet manager does not know it"
+        return None
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,13 +153,7 @@ def _fault_of(nic: Nic, port: Port, wanted: Sequence[str]) -> str | None:
     """Why a port cannot be used; None when it can."""
     if wanted and nic.name not in wanted:
         return "another one was asked for"
-    if not port.is_active:
-        return "its link is down"
-    if port.link == ETHERNET and choose_gid(port.gids) is None:
-        return "it has no GID: its network interface has no address"
-    if port.link == NATIVE and not port.lid:
-        return "it has no LID: the subnet manager does not know it"
-    return None
+    return port.fault
 
 
 def _order(one: tuple[Nic, Port], place: Place) -> tuple[int, float, str, int]:
@@ -227,7 +233,8 @@ def pci_chain(device: Path) -> tuple[str, ...]:
 
 def _read_port(nic: Path, port: Path) -> Port:
     gids = tuple(gid for path in _listed(port / "gids") if (gid := _read_gid(port, path)))
-    interfaces = {gid.interface for gid in gids if gid.interface}
+    known = {gid.interface for gid in gids if gid.interface}
+    interfaces = known or _interfaces_below(nic)
     return Port(
         number=int(port.name),
         is_active="ACTIVE" in _text(port / "state"),
@@ -236,7 +243,16 @@ def _read_port(nic: Path, port: Path) -> Port:
         lid=_number(_text(port / "lid"), 0),
         gids=gids,
         mtu_bytes=min((_interface_mtu(nic.parent, name) for name in interfaces), default=0),
+        interface=min(interfaces, default=""),
     )
+
+
+def _interfaces_below(nic: Path) -> set[str]:
+    """The network interface of a device that has no address: of one in software the one that it
+    was made on, of others what the same PCI device shows, if that is one only."""
+    parent = _text(nic / "parent")
+    names = {parent} if parent else {path.name for path in _listed(nic / "device/net")}
+    return names if len(names) == 1 else set()
 
 
 def _read_gid(port: Path, path: Path) -> Gid | None:

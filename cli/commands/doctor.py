@@ -41,24 +41,25 @@ def doctor(
     ] = None,
 ) -> Result:
     """Check this machine and say how to mend what is wrong."""
+    from tensorcast.deploy.doctor import check, summarize
+
     if subject is Subject.RDMA:
-        from tensorcast.deploy.rdma import examine
+        from tensorcast.deploy.rdma import conclude, examine
 
         checks = examine()
+        verdict = f"{conclude(checks)} {summarize(checks)}"
     else:
-        from tensorcast.deploy.doctor import check
-
         checks = check(choose_home(session_of(call), data_dir))
-    failures = sum(one.state == "fail" for one in checks)
+        verdict = summarize(checks)
+    has_failed = any(one.state == "fail" for one in checks)
     table = Table(
         titles=("check", "state", "found", "mend"),
         rows=[(one.name, one.state, one.found, one.mend) for one in checks],
         fold=frozenset({"found", "mend"}),
     )
-    verdict = f"{failures} of {len(checks)} checks failed." if failures else "All is well."
     return Answer(
         data=checks,
         blocks=lambda: (table, Note(verdict)),
         brief=tuple(one.name for one in checks if one.state == "fail"),
-        exit_code=Exit.FAILED if failures else Exit.DONE,
+        exit_code=Exit.FAILED if has_failed else Exit.DONE,
     )

@@ -1,5 +1,11 @@
 """Facts about the machine."""
 
+import ctypes
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from tensorcast.deploy.machine import (
@@ -37,6 +43,32 @@ def test_suggested_dram(total, nodes, expected):
     assert suggest_dram_bytes(total, nodes=nodes) == expected
 
 
-@pytest.mark.parametrize(("size", "text"), [(3 * GIB // 2, "1.5 GiB"), (12 << 20, "12 MiB")])
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(3 * GIB // 2, "1.5 GiB"), (12 << 20, "12 MiB"), (65536, "64 KiB"), (7, "7 bytes")],
+)
 def test_format_bytes(size, text):
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize("has_right", [True, False])
+def test_the_limit_of_locked_memory_is_the_hard_one_unless_none_holds(has_right: bool):
+    libc = ctypes.CDLL(None)
+    drop_from_bounds, lock_memory = 24, 14
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 65536))
+        if not has_right:
+            libc.prctl(drop_from_bounds, lock_memory)
+
+    has_it = _lockable(lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))) == -1
+    assert _lockable(limit) == (-1 if has_it and has_right else 65536)
+
+
+def _lockable(before: Callable[[], object]) -> int:
+    """As a process sees it that begins with this."""
+    code = "from tensorcast.deploy.machine import lockable_bytes; print(lockable_bytes())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], preexec_fn=before, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)

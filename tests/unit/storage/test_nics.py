@@ -159,7 +159,24 @@ def test_devices_are_read_from_sysfs(tmp_path):
         (0, "IB/RoCE v1", ""),
         (3, "RoCE v2", "eth0"),
     ]
+    assert read.interface == "eth0"
     assert read_nics(tmp_path / "nothing") == ()
+
+
+def test_a_port_without_an_address_has_an_interface_all_the_same(tmp_path):
+    root = tmp_path / "class/infiniband"
+    write(root / "rxe0/ports/1/link_layer", "Ethernet\n")
+    write(root / "rxe0/parent", "eth1\n")
+    write(root / "mlx5_0/ports/1/link_layer", "Ethernet\n")
+    write(root / "mlx5_0/device/net/eth2/mtu", "1500\n")
+    write(root / "two/ports/1/link_layer", "Ethernet\n")
+    for name in ("eth3", "eth4"):
+        write(root / f"two/device/net/{name}/mtu", "1500\n")
+    write(tmp_path / "class/net/eth1/mtu", "4200\n")
+    found = {nic.name: nic.ports[0] for nic in read_nics(root)}
+    assert (found["rxe0"].interface, found["rxe0"].mtu_bytes) == ("eth1", 4200)
+    assert found["mlx5_0"].interface == "eth2"
+    assert found["two"].interface == ""
 
 
 def test_the_chain_of_bridges_is_that_above_a_device():
