@@ -116,7 +116,7 @@ def open_fabric(settings: Settings, sign: SignTicket) -> Fabric:
     try:
         from tensorcast.movers.transports.rdma import transport
     except ImportError as error:
-        why_not = f"pyverbs cannot be loaded: {error}."
+        why_not = f"pyverbs cannot be loaded: {str(error).rstrip('.')}."
         _tell(settings, why_not)
         return Fabric(settings, tcp, None, why_not)
     where, verify = (settings.cluster, settings.node), settings.verify

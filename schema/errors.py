@@ -45,6 +45,8 @@ class TensorCastError(Exception):
         operation: str | None = None,
         retryable: bool | None = None,
     ) -> None:
+        if message.endswith("..") and not message.endswith("..."):
+            message = message[:-1]  # it ends with another's sentence, and that with a full stop
         super().__init__(message)
         if retryable is not None:
             self.retryable = retryable

@@ -168,7 +168,7 @@ class Reading:
 
     def lose(self, why: str) -> Broken:
         """The end of a pull over a way that is lost."""
-        detail = f"Node {self.pull.peer} was lost over {self._way}: {why}."
+        detail = f"Node {self.pull.peer} was lost over {self._way}: {why.rstrip('.')}."
         self.holds = None
         return self._break(FaultKind.UNAVAILABLE, detail)
 

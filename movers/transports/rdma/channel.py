@@ -24,7 +24,13 @@ from tensorcast.movers.transports.rdma.region import RdmaRegion
 from tensorcast.movers.transports.rdma.statuses import Meaning
 from tensorcast.movers.transports.rdma.verbs import PyverbsError
 from tensorcast.movers.transports.rdma.work import Posted, Work
-from tensorcast.schema.errors import Corrupt, PermissionDenied, TensorCastError, Unavailable
+from tensorcast.schema.errors import (
+    Corrupt,
+    OutOfCapacity,
+    PermissionDenied,
+    TensorCastError,
+    Unavailable,
+)
 from tensorcast.schema.ids import NodeId
 from tensorcast.schema.tickets import Challenge
 
@@ -77,7 +83,7 @@ class Dialer:
         Unavailable, or PermissionDenied."""
         try:
             return self._open(device, theirs)
-        except (EOFError, OSError, Corrupt, PyverbsError) as error:
+        except (EOFError, OSError, Corrupt, OutOfCapacity, PyverbsError) as error:
             detail = f"Node {self.peer} at {self._address} cannot be reached over RDMA: {error}."
             raise Unavailable(detail, node=self.peer) from error
 

@@ -37,12 +37,13 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 class Device:
     """An open adapter with a protection domain, used through one port. Owns both until `close`;
-    what was made with it must be closed before."""
+    what was made with it must be closed before. `has_refused`: memory could not be registered."""
 
     def __init__(self, nic: Nic, port: Port, settings: RdmaSettings) -> None:
         self.name = nic.name
         self.port = port
         self.settings = settings
+        self.has_refused = False
         with contextlib.ExitStack() as opened:
             with making:
                 self.context = verbs.Context(name=nic.name)

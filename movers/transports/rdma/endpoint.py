@@ -15,7 +15,7 @@ import msgspec
 from tensorcast.movers.core.fabric import agree_mtu, agree_reads
 from tensorcast.movers.transports.rdma import verbs
 from tensorcast.movers.transports.rdma.device import Device, making
-from tensorcast.movers.transports.rdma.region import Registration
+from tensorcast.movers.transports.rdma.region import Registration, register_host
 from tensorcast.movers.transports.rdma.route import Route, addresses, choose_route
 from tensorcast.movers.transports.rdma.statuses import SUCCESS
 from tensorcast.movers.transports.rdma.wire import (
@@ -68,11 +68,8 @@ class Endpoint:
             self._memory = mmap.mmap(-1, 2 * BUFFERS * MESSAGE_BYTES_MAX)
             self.buffers = memoryview(self._memory)
             self._address = address_of(self.buffers)
-            self._registered = verbs.MR(
-                device.domain,
-                len(self._memory),
-                verbs.enums.IBV_ACCESS_LOCAL_WRITE,
-                address=self._address,
+            self._registered = register_host(
+                device, self._address, len(self._memory), verbs.enums.IBV_ACCESS_LOCAL_WRITE
             )
             opened.callback(self._registered.close)
             self._landings: _Landings | None = None
@@ -283,7 +280,7 @@ class _Landings:
         self.memory = memoryview(mmap.mmap(-1, size_bytes))
         self.address = address_of(self.memory)
         access = verbs.enums.IBV_ACCESS_LOCAL_WRITE | verbs.enums.IBV_ACCESS_REMOTE_WRITE
-        self.region = verbs.MR(device.domain, size_bytes, access, address=self.address)
+        self.region = register_host(device, self.address, size_bytes, access)
 
     def close(self) -> None:
         self.region.close()

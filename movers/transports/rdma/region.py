@@ -12,6 +12,7 @@ is registered for as long as it is used.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from contextlib import suppress
@@ -22,6 +23,8 @@ from tensorcast.movers.transports.rdma import verbs
 from tensorcast.movers.transports.rdma.device import Device
 from tensorcast.schema.errors import OutOfCapacity, Unavailable
 from tensorcast.storage.memory import address_of
+
+_logger = logging.getLogger(__name__)
 
 
 class Registered(Protocol):
@@ -165,14 +168,26 @@ def _access(device: Device, is_remote: bool) -> int:
 def _register(device: Device, address: int, size_bytes: int, access: int) -> Registration:
     if device.uses_odp:
         access |= verbs.enums.IBV_ACCESS_ON_DEMAND
+    return Registration(register_host(device, address, size_bytes, access), address)
+
+
+def register_host(device: Device, address: int, size_bytes: int, access: int) -> Registered:
+    """Registers memory of the host. Raises OutOfCapacity with what helps; the log tells it too, the
+    first time for each device: bytes go over TCP then, and nobody would know why."""
     try:
-        registered: Registered = verbs.MR(device.domain, size_bytes, access, address=address)
+        made: Registered = verbs.MR(device.domain, size_bytes, access, address=address)
+        return made
     except verbs.PyverbsError as error:
-        raise OutOfCapacity(
-            f"{size_bytes} bytes cannot be registered with {device.name}: {error}.",
-            hint="Raise the limit of locked memory (`ulimit -l unlimited`, LimitMEMLOCK).",
-        ) from error
-    return Registration(registered, address)
+        why = str(error).rstrip(".")
+        refusal = OutOfCapacity(
+            f"{size_bytes} bytes cannot be registered with {device.name}: {why}.",
+            hint="Raise the limit of locked memory (`ulimit -l unlimited`, LimitMEMLOCK=infinity), "
+            "or give the container IPC_LOCK.",
+        )
+        if not device.has_refused:
+            device.has_refused = True
+            _logger.warning("nodes are reached over TCP: %s", refusal)
+        raise refusal from error
 
 
 def _register_device(device: Device, memory: DeviceMemory, access: int) -> Registration:

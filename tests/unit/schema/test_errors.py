@@ -59,3 +59,9 @@ def test_retryable_kinds():
 
 def test_without_a_hint_there_is_no_space_at_the_end():
     assert str(NotFound("No.")) == "No."
+
+
+def test_a_sentence_within_a_sentence_ends_once():
+    inner = TensorCastError("It broke.")
+    assert str(TensorCastError(f"It cannot be read: {inner}.")) == "It cannot be read: It broke."
+    assert str(TensorCastError("It waits for ...")) == "It waits for ..."
