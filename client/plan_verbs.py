@@ -12,7 +12,7 @@ from tensorcast.schema.api import LIST_MAX, Browse, Executed, Show
 from tensorcast.schema.api_plans import ForecastInfo, PlanInfo, TryPlan, WaitPlan
 from tensorcast.schema.errors import InvalidArgument
 from tensorcast.schema.ids import PlanId, Seq, derive_plan_id
-from tensorcast.schema.plain import check_plain
+from tensorcast.schema.plain import check_numbers, check_plain
 from tensorcast.schema.plan_commands import (
     CancelPlan,
     PausePlan,
@@ -60,6 +60,7 @@ class PlanVerbs:
         (that of the plan, unless one is given) is the same plan. Raises InvalidArgument, Conflict
         when another plan has that id."""
         given = _given(inputs)
+        check_numbers(msgspec.to_builtins(spec), f"The plan {spec.name!r}")
         name = dedup_id or _resolved(spec, given) or new_event_id()
         plan = derive_plan_id(name)
         await self.execute(SubmitPlan(plan=plan, spec=spec, inputs=given))

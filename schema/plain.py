@@ -57,6 +57,27 @@ def check_events(events: tuple[object, ...]) -> None:
             raise
 
 
+def is_same(left: object, right: object) -> bool:
+    """Whether two values are one in JSON: 1 is 1.0, and true is no number."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(is_same(left[n], right[n]) for n in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(is_same, left, right))
+    return left == right
+
+
+def has_order(left: object, right: object) -> bool:
+    """Whether one may be less than the other: two numbers, or two texts."""
+    both = (left, right)
+    if any(isinstance(one, bool) for one in both):
+        return False
+    return all(isinstance(one, int | float) for one in both) or all(
+        isinstance(one, str) for one in both
+    )
+
+
 def find_number(value: object) -> Unfit | None:
     """The first number in a value that cannot be kept; None: there is none."""
     for place, one in _walk(value):

@@ -13,6 +13,7 @@ import msgspec
 from tensorcast.schema.errors import InvalidArgument, TensorCastError
 from tensorcast.schema.guesses import suggest
 from tensorcast.schema.ids import Tier, parse_key, parse_node
+from tensorcast.schema.plain import has_order
 from tensorcast.schema.plan_types import (
     Field,
     free_references,
@@ -43,6 +44,7 @@ from tensorcast.schema.plans import (
     STEPS_MAX,
     Barrier,
     CancelStep,
+    Check,
     ConditionStep,
     EmitStep,
     Holder,
@@ -307,8 +309,18 @@ def _check_soak(step: SoakStep, where: str, beside: frozenset[str]) -> Iterator[
         yield from _said(lambda: parse_pattern(step.topic), where)
     if not step.topic and (step.where or step.checks or step.count):
         yield f"{where} looks at signals, but names no `topic`."
+    for check in step.checks:
+        yield from _check_check(check, where)
     if step.count and not step.checks:
         yield f"{where} waits for signals of which none may come; give `checks`, or no `count`."
+
+
+def _check_check(check: Check, where: str) -> Iterator[str]:
+    """A check that no signal can ever pass."""
+    if check.value is None and check.op != "ne":
+        yield f"{where} compares {check.field!r} with nothing: give `value`."
+    elif check.op not in ("eq", "ne") and not has_order(check.value, check.value):
+        yield f"{where} compares {check.field!r} with {check.value!r}, which has no order."
 
 
 def _sources_of_items(step: MapStep) -> int:

@@ -167,11 +167,13 @@ class FindEngines(_Step, frozen=True, kw_only=True, tag="find_engines"):
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the data of a signal must say in a field (`ttft_s`, `loss.mean`). A signal that says
-    nothing there, or null, is passed over."""
+    nothing there, null, or something that has no order with `value`, fails. `optional`: nothing
+    and null are passed over, and such a signal does not count."""
 
     field: Text
     op: Literal["eq", "ne", "lt", "le", "gt", "ge"] = "eq"
     value: object = None
+    optional: bool = False
 
 
 class SoakStep(_Step, frozen=True, kw_only=True, tag="soak"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 FOR_EVER = "10d"
-_CHECK: Final = re.compile(r"([A-Za-z0-9_.-]+)(<=|>=|!=|=|<|>)(.+)")
+_CHECK: Final = re.compile(r"([A-Za-z0-9_.-]+)(\??)(<=|>=|!=|=|<|>)(.+)")
 _OPS: Final = {"<=": "le", ">=": "ge", "!=": "ne", "=": "eq", "<": "lt", ">": "gt"}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Weights without their version: policy.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is over.")]
@@ -84,7 +85,9 @@ def start(
     ] = None,
     checks: Annotated[
         list[str] | None,
-        typer.Option("--check", metavar="FIELD<=N", help="What each signal must say."),
+        typer.Option(
+            "--check", metavar="FIELD<=N", help="What each signal must say (FIELD?<=N: if it does)."
+        ),
     ] = None,
     check_bytes: Annotated[
         bool, typer.Option(help="Engines compare all bytes with their digests once more.")
@@ -190,19 +193,23 @@ def _health(topic: str | None, checks: list[str] | None) -> tuple[Health, ...]:
 
 
 def parse_check(text: str) -> Check:
-    """What `ttft_s<=0.5` says. Raises Usage."""
+    """What `ttft_s<=0.5` says; with `ttft_s?<=0.5` it may be absent. Raises Usage."""
     found = _CHECK.fullmatch(text)
     if found is None:
         raise Usage(f"{text!r} is no check.", hint="Write FIELD<=NUMBER, or =, !=, <, >, >=.")
-    field, op, value = found.groups()
-    return msgspec.convert({"field": field, "op": _OPS[op], "value": _number(value)}, Check)
+    field, optional, op, value = found.groups()
+    said = {"field": field, "op": _OPS[op], "value": _number(value), "optional": bool(optional)}
+    return msgspec.convert(said, Check)
 
 
 def _number(text: str) -> object:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return text
+    if not math.isfinite(number):
+        raise Usage(f"Nothing can be compared with {text!r}.", hint="Give a finite number.")
+    return number
 
 
 def _split(part: str) -> tuple[str, str]:

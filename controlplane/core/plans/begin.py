@@ -38,6 +38,7 @@ from tensorcast.schema.ids import (
     parse_key,
     parse_node,
 )
+from tensorcast.schema.plain import has_order, is_same
 from tensorcast.schema.plan_commands import StartStep, StopStep, SucceedStep
 from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plan_types import takes
@@ -283,11 +284,11 @@ def _is_met(view: ClusterView, question: Question, values: Values) -> bool:
         case "is_set":
             return find_key(view, str(left)) is not None
         case "eq":
-            return left == right
+            return is_same(left, right)
         case "ne":
-            return left != right
+            return not is_same(left, right)
         case "in":
-            return left in _listed(right)
+            return any(is_same(left, one) for one in _listed(right))
         case "lt" | "le" | "gt" | "ge":
             return _compare(question.op, left, right)
         case _:
@@ -295,10 +296,7 @@ def _is_met(view: ClusterView, question: Question, values: Values) -> bool:
 
 
 def _compare(op: str, left: object, right: object) -> bool:
-    both_numbers = all(
-        isinstance(one, int | float) and not isinstance(one, bool) for one in (left, right)
-    )
-    if not both_numbers and not (isinstance(left, str) and isinstance(right, str)):
+    if not has_order(left, right):
         raise InvalidArgument(f"{left!r} and {right!r} have no order: compare numbers, or texts.")
     less, same = left < right, left == right  # type: ignore[operator]  # both are of one kind
     return bool({"lt": less, "le": less or same, "gt": not (less or same), "ge": not less}[op])

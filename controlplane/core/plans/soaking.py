@@ -4,7 +4,7 @@ signals that say what they must not. Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import eq, ge, gt, le, lt, ne
+from operator import ge, gt, le, lt
 from typing import Any, Final
 
 from tensorcast.controlplane.core.plans.outcomes import Broken, Done
@@ -13,12 +13,11 @@ from tensorcast.schema.aggregates.plan import StepState
 from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import EngineId, Seq
+from tensorcast.schema.plain import has_order, is_same
 from tensorcast.schema.plans import SoakStep
 from tensorcast.schema.signals import Signal
 
 _OPS: Final[Mapping[str, Callable[[Any, Any], object]]] = {
-    "eq": eq,
-    "ne": ne,
     "lt": lt,
     "le": le,
     "gt": gt,
@@ -42,9 +41,10 @@ def look_at_soak(
     wrong = next(_wrong(view, state, heard), None)
     if wrong is not None or not is_over:
         return wrong
-    if len(heard) < step.count:
+    counted = _counted(state, heard)
+    if counted < step.count:
         return _broken(
-            f"{len(heard)} signals came on {state.inputs['topic']}; {step.count} must.", Seq(0)
+            f"{counted} signals came on {state.inputs['topic']}; {step.count} must.", Seq(0)
         )
     last = max((signal.seq for signal in heard), default=Seq(0))
     return Done({"signals": len(heard)}, last)
@@ -54,9 +54,20 @@ def _wrong(view: ClusterView, state: StepState, heard: Iterable[Signal]) -> Iter
     engines = state.inputs.get("engines")
     for name in engines if isinstance(engines, list | tuple) else ():
         yield from _check_engine(view, EngineId(str(name)), state.inputs.get("artifact"))
-    checks = state.inputs.get("checks")
     for signal in heard:
-        yield from _check_signal(signal, checks if isinstance(checks, list | tuple) else ())
+        yield from _check_signal(signal, _checks(state))
+
+
+def _checks(state: StepState) -> list[Mapping[str, object]]:
+    found = state.inputs.get("checks")
+    known = found if isinstance(found, list | tuple) else ()
+    return [check for check in known if isinstance(check, Mapping)]
+
+
+def _counted(state: StepState, heard: Iterable[Signal]) -> int:
+    """The signals that say something wherever it is asked."""
+    fields = [str(check["field"]) for check in _checks(state)]
+    return sum(all(_dig(one.data, field) is not None for field in fields) for one in heard)
 
 
 def _check_engine(view: ClusterView, name: EngineId, artifact: object) -> Iterator[Broken]:
@@ -70,18 +81,18 @@ def _check_engine(view: ClusterView, name: EngineId, artifact: object) -> Iterat
         yield _broken(f"Engine {name} {served}.", engine.version)
 
 
-def _check_signal(signal: Signal, checks: Sequence[object]) -> Iterator[Broken]:
+def _check_signal(signal: Signal, checks: Sequence[Mapping[str, object]]) -> Iterator[Broken]:
     where = f"Signal {signal.seq} on {signal.topic}"
     if not checks:
         yield _broken(f"{where} came; none may.", signal.seq)
     for check in checks:
-        if not isinstance(check, Mapping):
-            continue
         field, op, wanted = str(check["field"]), str(check["op"]), check.get("value")
         said = _dig(signal.data, field)
-        if said is not None and not _holds(op, said, wanted):
-            detail = f"{where} says {field} {said!r}; it {_WORDS[op]} {wanted!r}."
-            yield _broken(detail, signal.seq)
+        if said is None and check.get("optional"):
+            continue
+        if not _holds(op, said, wanted):
+            what = f"nothing of {field}" if said is None else f"{field} {said!r}"
+            yield _broken(f"{where} says {what}; it {_WORDS[op]} {wanted!r}.", signal.seq)
 
 
 def _dig(data: object, field: str) -> object:
@@ -93,11 +104,12 @@ def _dig(data: object, field: str) -> object:
 
 
 def _holds(op: str, said: object, wanted: object) -> bool:
-    """What has no order is no number that is small enough."""
-    try:
-        return bool(_OPS[op](said, wanted))
-    except TypeError:
+    """Who says nothing says nothing good; what has no order is no number that is small enough."""
+    if said is None:
         return False
+    if op in ("eq", "ne"):
+        return is_same(said, wanted) is (op == "eq")
+    return has_order(said, wanted) and bool(_OPS[op](said, wanted))
 
 
 def _broken(detail: str, because: Seq) -> Broken:

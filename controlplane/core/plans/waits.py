@@ -23,6 +23,7 @@ from tensorcast.schema.cluster import ClusterView
 from tensorcast.schema.errors import InvalidArgument, TensorCastError
 from tensorcast.schema.faults import Fault, FaultKind, from_error
 from tensorcast.schema.ids import EngineId, Seq
+from tensorcast.schema.plain import is_same
 from tensorcast.schema.plan_events import StepPath
 from tensorcast.schema.plan_values import ValueType, check_value
 from tensorcast.schema.plans import (
@@ -116,7 +117,8 @@ def is_wanted(one: Listening, signal: Signal) -> bool:
     where = one.state.inputs.get("where")
     if not isinstance(where, Mapping):
         return True
-    return all(name in signal.data and signal.data[name] == value for name, value in where.items())
+    data = signal.data
+    return all(name in data and is_same(data[name], value) for name, value in where.items())
 
 
 def _signal(step: WaitSignal, state: StepState, heard: Sequence[Signal]) -> Done | None:

@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from tensorcast.schema.errors import InvalidArgument
-from tensorcast.schema.plain import check_events, check_numbers, check_plain, find_number
+from tensorcast.schema.plain import (
+    check_events,
+    check_numbers,
+    check_plain,
+    find_number,
+    has_order,
+    is_same,
+)
 
 
 class _Event(msgspec.Struct):
@@ -63,3 +70,29 @@ def test_an_event_holds_what_every_reader_can():
     check_events((_Event({"n": (1 << 64) - 1}), _Event(1.5)))
     with pytest.raises(InvalidArgument, match=r"_Event cannot be kept: data\.n is an integer"):
         check_events((_Event(1), _Event({"n": 1 << 64})))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (1, 1.0, True),
+        (True, 1, False),
+        (False, 0, False),
+        ({"a": [1, {"b": None}]}, {"a": (1, {"b": None})}, True),
+        ({"a": [True]}, {"a": [1]}, False),
+        ({"a": 1}, {"b": 1}, False),
+        ([1], [1, 2], False),
+        ("1", 1, False),
+        (None, None, True),
+    ],
+)
+def test_values_are_the_same_as_json(left, right, same):
+    assert is_same(left, right) is same
+    assert is_same(right, left) is same
+
+
+def test_what_has_an_order():
+    assert has_order(1, 2.5)
+    assert has_order("a", "b")
+    for left, right in ((True, 1), (1, "1"), (None, None), ([1], [2])):
+        assert not has_order(left, right)

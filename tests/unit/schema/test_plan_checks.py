@@ -17,6 +17,7 @@ from tensorcast.schema.plan_values import ValueType
 from tensorcast.schema.plans import (
     Barrier,
     CancelStep,
+    Check,
     ConditionStep,
     EmitStep,
     Input,
@@ -27,6 +28,7 @@ from tensorcast.schema.plans import (
     Question,
     ReplicateStep,
     Retry,
+    SoakStep,
     SubPlanStep,
     WaitSignal,
     WaitTime,
@@ -45,7 +47,13 @@ def test_a_plan_that_makes_sense_has_no_fault():
     assert check_plan(EVERY_KIND) == ()
 
 
+def soak(**check) -> SoakStep:
+    return SoakStep(id="soak", for_s=1, topic="t", checks=(Check(field="loss", **check),))
+
+
 CASES = [
+    ((soak(op="le"),), "Step soak compares 'loss' with nothing: give `value`."),
+    ((soak(op="lt", value=True),), "Step soak compares 'loss' with True, which has no order."),
     ((pull(), pull()), "Step pull is there twice; give each step a name of its own."),
     ((say("item"),), "Step item has a name that means something else here; choose another one."),
     ((pull(depends_on=("x",)),), "Step pull depends on 'x', which is no step beside it."),

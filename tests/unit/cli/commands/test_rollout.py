@@ -5,6 +5,7 @@ import pytest
 from cli_samples import Answers, FakeClient, Tcctl
 from samples import BEGIN
 from tensorcast.cli.commands.rollout import parse_check
+from tensorcast.cli.exits import Usage
 from tensorcast.schema.api_faults import FaultInfo
 from tensorcast.schema.api_plans import PlanInfo, StepInfo
 from tensorcast.schema.errors import Conflict
@@ -105,3 +106,10 @@ def test_wrong_usage(tcctl: Tcctl, wrong: tuple[str, ...]) -> None:
 def test_checks() -> None:
     assert parse_check("loss.mean<2") == Check(field="loss.mean", op="lt", value=2.0)
     assert parse_check("state=ok") == Check(field="state", op="eq", value="ok")
+    assert parse_check("ttft_s?<=1") == Check(field="ttft_s", op="le", value=1.0, optional=True)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "NaN"])
+def test_nothing_is_compared_with_no_number(number: str) -> None:
+    with pytest.raises(Usage, match="Nothing can be compared"):
+        parse_check(f"loss<={number}")

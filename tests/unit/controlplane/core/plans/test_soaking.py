@@ -46,8 +46,11 @@ def test_when_nothing_happens_it_is_done_with_its_time():
         ({"engine": "e1", "t": {"p95": 2}}, False),
         ({"engine": "e1", "t": {"p95": 2.1}}, True),
         ({"engine": "e2", "t": {"p95": 9}}, False),
-        ({"engine": "e1", "t": {"p95": None}}, False),
-        ({"engine": "e1", "t": 3}, False),
+        ({"engine": "e1", "t": {"p95": None}}, True),
+        ({"engine": "e1", "t": {}}, True),
+        ({"engine": "e1", "t": 3}, True),
+        ({"engine": "e1", "t": {"p95": True}}, True),
+        ({"engine": "e1", "t": {"p95": [1]}}, True),
         ({"engine": "e1", "t": {"p95": "slow"}}, True),
     ],
 )
@@ -58,7 +61,47 @@ def test_signals_must_pass_the_checks(data, fails):
     state = world.step(plan, "s")
     assert (state.fault is not None) == fails
     if fails:
-        assert state.fault.detail.startswith(f"Signal {told.seq} on load.e1 says t.p95 ")
+        assert state.fault.detail.startswith(f"Signal {told.seq} on load.e1 says ")
+        assert state.fault.detail.endswith("it must be at most 2.")
+
+
+@pytest.mark.parametrize("op", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_who_says_nothing_passes_no_check(op):
+    for data in ({}, {"x": None}):
+        world, plan = begun(topic="h", checks=(Check(field="x", op=op, value=1),))
+        told = said(world, "h", **data)
+        world.settle(plan)
+        detail = world.step(plan, "s").fault.detail
+        assert detail.startswith(f"Signal {told.seq} on h says nothing of x; it must ")
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "said_value", "fails"),
+    [
+        ("eq", 1, True, True),
+        ("eq", 1, 1.0, False),
+        ("ne", 1, True, False),
+        ("ge", 0, True, True),
+        ("lt", "b", "a", False),
+        ("ne", None, 0, False),
+    ],
+)
+def test_values_are_compared_as_json(op, value, said_value, fails):
+    world, plan = begun(topic="h", checks=(Check(field="x", op=op, value=value),))
+    said(world, "h", x=said_value)
+    world.settle(plan)
+    assert (world.step(plan, "s").fault is not None) == fails
+
+
+def test_what_is_optional_may_be_absent_and_does_not_count():
+    checks = (Check(field="x", op="le", value=1, optional=True),)
+    world, plan = begun(topic="h", checks=checks, count=2)
+    said(world, "h")
+    said(world, "h", x=None)
+    said(world, "h", x=1)
+    world.settle(plan)
+    assert world.step(plan, "s").fault is None
+    assert world.run(plan).fault.detail.endswith("1 signals came on h; 2 must.")
 
 
 def test_without_checks_none_may_come():

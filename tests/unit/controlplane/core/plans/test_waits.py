@@ -60,6 +60,9 @@ def test_who_listens_to_what():
         ({"v": 1}, {"v": 1, "w": 2}, True),
         ({"v": 1}, {"v": 2}, False),
         ({"v": None}, {}, False),
+        ({"v": None}, {"v": None}, True),
+        ({"v": 1}, {"v": True}, False),
+        ({"v": 1}, {"v": 1.0}, True),
     ],
 )
 def test_which_signals_are_wanted(where, data, wanted):
