@@ -2,6 +2,8 @@
 
 `review` puts every recorded event to the policies again, each in the view right after it, and
 compares their decisions with those that are in the log: with the same policies they are the same.
+A policy that the log says was stopped is not asked again what it was stopped for: it may answer
+nothing that a log can hold, or never.
 
 `rerun` plays the same hour again with other policies. What came from outside (puts, requests of
 users, keys, leases, engines, signals, nodes that come and go, damage) happens again at its time;
@@ -22,6 +24,7 @@ import msgspec
 
 from tensorcast.controlplane.core.catalog import Catalog
 from tensorcast.controlplane.core.decisions import decide_reactions, is_right
+from tensorcast.controlplane.core.guard import Guard
 from tensorcast.controlplane.core.view import DEMAND, is_making, is_ready
 from tensorcast.controlplane.simulator.agenda import Action
 from tensorcast.controlplane.simulator.answers import Answers, find_answers
@@ -29,6 +32,7 @@ from tensorcast.controlplane.simulator.machines import Fleet, Machine
 from tensorcast.controlplane.simulator.measures import Measures, Meter, measure
 from tensorcast.controlplane.simulator.plan_review import review_plans
 from tensorcast.controlplane.simulator.plans import PlanRunner, signal_of
+from tensorcast.controlplane.simulator.stops import find_stops
 from tensorcast.controlplane.simulator.world import World
 from tensorcast.schema import events as e
 from tensorcast.schema.aggregates.node import NodeStatus
@@ -90,10 +94,14 @@ def review(
     counts = {"decided": 0, "carried_out": 0, "overtaken": 0}
     strange: list[int] = []
     missing: list[int] = []
+    stops, guard = find_stops(events), Guard()
     for place, recorded in enumerate(events, 1):
         answers = written.pop(recorded.id, {})
-        running = catalog.running(views[place])
-        for decision in decide_reactions(views[place], recorded, running, catalog=catalog):
+        guard.note(recorded)
+        running = stops.still(recorded.seq, catalog.running(views[place]))
+        for decision in decide_reactions(
+            views[place], recorded, running, catalog=catalog, guard=guard
+        ):
             answered = answers.pop(decision.actor, [])
             for command in decision.commands:
                 counts["decided"] += 1
@@ -200,13 +208,15 @@ def rerun(
     world.watchers.append(lambda recorded: meter.note(recorded, world.view))
     player = _Player(world, meter, _rates(view, events))
     PlanRunner(world, signals=earlier)
-    answers = find_answers(events)
+    answers, stops = find_answers(events), find_stops(events)
     world.watchers.append(lambda recorded: player.answer(recorded, answers))
     seen = view
     for recorded in events:
         before, seen = seen, project(seen, recorded)
+        delay_s = max(0.0, (recorded.at - begin).total_seconds())
+        for stopped in stops.at(recorded.seq):  # before the event, so that it is not asked again
+            world.agenda.after(delay_s, player.play(stopped))
         if recorded.id not in answers.ids and _is_from_outside(before, recorded):
-            delay_s = max(0.0, (recorded.at - begin).total_seconds())
             world.agenda.after(delay_s, player.play(recorded))
     world.agenda.run((events[-1].at - begin).total_seconds() + SETTLE_S)
     return msgspec.structs.replace(meter.result(), faults=tuple(world.faults.values()))
