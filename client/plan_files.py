@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import yaml
@@ -15,18 +17,46 @@ from tensorcast.schema.plans import PLAN_BYTES_MAX, PlanSpec
 
 
 class _Loader(yaml.SafeLoader):
-    """No aliases: a few lines of them stand for more than any memory holds. Times stay text."""
+    """No aliases: a few lines of them stand for more than any memory holds. Scalars are those of
+    YAML 1.2: on, off, yes, no, times and 12:30 are texts. No name stands twice in a mapping: the
+    first one would be forgotten in silence."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias, which a plan may not")
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.MappingNode):
+            _check_names(node)
+        return node
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+def _check_names(node: yaml.MappingNode) -> None:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        line = key.start_mark.line + 1
+        if key.value in seen:
+            raise yaml.YAMLError(
+                f"line {line} says {key.value!r} again, which line {seen[key.value]} said"
+            )
+        seen[key.value] = line
+
+
+_PREFIX: Final = "tag:yaml.org,2002:"
+_SCALARS: Final = {
+    "bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": ("[-+]?(?:0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
 }
+_Loader.yaml_implicit_resolvers = {}
+for _name, (_pattern, _begins) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(f"^(?:{_pattern})$"), list(_begins))
 
 
 def read_plan(path: str | Path) -> PlanSpec:

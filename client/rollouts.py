@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from tensorcast.client.plan_handles import AsyncPlanRun
 from tensorcast.schema.api import EngineInfo, Executed
@@ -15,6 +17,7 @@ from tensorcast.schema.rollouts import (
     MOVED,
     PREVIOUS,
     ROLLOUT,
+    UNDOES,
     VERSION,
     AllAtOnce,
     Member,
@@ -92,28 +95,13 @@ class AsyncRolloutCalls:
         gets the same one. Raises NotFound, InvalidArgument, and Conflict while another roll-out of
         these weights is under way.
         """
-        await self.position.settled()
-        name = family_of(Key(version))
-        earlier = await self.roll_outs(name)
-        under_way = [one for one in earlier if one.state in OPEN]
-        if under_way:
-            raise Conflict(
-                f"A roll-out of {name} is under way: {under_way[0].labels[VERSION]}.",
-                hint=f"Wait for plan {under_way[0].id}, or undo it first.",
-            )
-        spec = await self.plan_roll_out(
-            version, parts=parts, engines=engines, strategy=strategy, limits=limits
+        return await _begin(
+            self,
+            family_of(Key(version)),
+            lambda: self.plan_roll_out(
+                version, parts=parts, engines=engines, strategy=strategy, limits=limits
+            ),
         )
-        # Whoever has seen the same last one submits under the same id: the log takes one of them.
-        once = rollout_dedup(name, earlier[0].id if earlier else None)
-        try:
-            plan = await self.api.submit_plan(spec, dedup_id=once)
-        except Conflict as error:
-            raise Conflict(
-                f"Another roll-out of {name} has just begun.",
-                hint=f"`tcctl rollout show {name}` shows it: wait for it, or undo it first.",
-            ) from error
-        return AsyncPlanRun(self.api, await self.api.plan(plan))
 
     async def plan_roll_out(
         self: _Client,
@@ -192,10 +180,12 @@ class AsyncRolloutCalls:
         """Undoes the last roll-out of these weights: one that is under way is cancelled, and all
         engines go back; after one that is done, to what the keys pointed to before it. Returns the
         plan that does so. Raises NotFound when there is nothing to go back to, or nothing to undo:
-        the last one failed and went back by itself."""
-        found = await self.roll_outs(name)
+        the last one failed and went back by itself; Conflict when the last one was an undo: that is
+        never undone, but what it took back can be rolled out again."""
+        found = _without_vain_undos(await self.roll_outs(name))
         if not found:
             raise NotFound(f"There was no roll-out of {name!r}.", hint="`tcctl rollout ls`.")
+        _refuse_second(found[0])
         info = await self.api.plan(found[0].id)
         if info.state in OPEN:
             run = AsyncPlanRun(self.api, info)
@@ -205,7 +195,67 @@ class AsyncRolloutCalls:
             await _refuse_undone(self.api, name, info)
         parts = await _parts_before(self.api, info)
         version = info.labels.get(PREVIOUS) or await _version_of(self.api, name, parts)
-        return await self.roll_out(version, parts=parts, strategy=strategy, limits=limits)
+
+        async def make() -> PlanSpec:
+            spec = await self.plan_roll_out(version, parts=parts, strategy=strategy, limits=limits)
+            labels = {**spec.labels, UNDOES: info.labels[VERSION]}
+            return msgspec.structs.replace(spec, labels=labels)
+
+        return await _begin(self, family_of(Key(version)), make)
+
+
+async def _begin(
+    client: _Client, name: str, make: Callable[[], Awaitable[PlanSpec]]
+) -> AsyncPlanRun:
+    """Begins a roll-out of these weights unless one is under way. Raises Conflict, and what `make`
+    raises."""
+    await client.position.settled()
+    earlier = await client.roll_outs(name)
+    under_way = [one for one in earlier if one.state in OPEN]
+    if under_way:
+        raise Conflict(
+            f"A roll-out of {name} is under way: {under_way[0].labels[VERSION]}.",
+            hint=f"Wait for plan {under_way[0].id}, or undo it first.",
+        )
+    spec = await make()
+    # Whoever has seen the same last one submits under the same id: the log takes one of them.
+    once = rollout_dedup(name, earlier[0].id if earlier else None)
+    try:
+        plan = await client.api.submit_plan(spec, dedup_id=once)
+    except Conflict as error:
+        raise Conflict(
+            f"Another roll-out of {name} has just begun.",
+            hint=f"`tcctl rollout show {name}` shows it: wait for it, or undo it first.",
+        ) from error
+    return AsyncPlanRun(client.api, await client.api.plan(plan))
+
+
+def _without_vain_undos(found: Sequence[PlanInfo]) -> Sequence[PlanInfo]:
+    """The roll-outs without the last ones that should have taken one back and did not: that one is
+    still to be undone."""
+    vain = ("failed", "cancelled")
+    for place, one in enumerate(found):
+        if UNDOES not in one.labels or one.state not in vain:
+            return found[place:]
+    return ()
+
+
+def _refuse_second(last: PlanInfo) -> None:
+    """Raises Conflict when the last roll-out took another one back: undone, it would install what
+    was just taken back."""
+    undone = last.labels.get(UNDOES)
+    if undone is None:
+        return
+    version = last.labels[VERSION]
+    if last.state in OPEN:
+        raise Conflict(
+            f"{undone} is being taken back to {version} already.",
+            hint=f"`tcctl plan watch {last.id}` shows how far that is.",
+        )
+    raise Conflict(
+        f"{undone} was taken back to {version} already.",
+        hint=f"To install {undone} again: `tcctl rollout start {undone}`.",
+    )
 
 
 async def _refuse_undone(api: ControlPlane, name: str, info: PlanInfo) -> None:

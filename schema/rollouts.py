@@ -46,6 +46,8 @@ serve what was staged from the next request on. UNSTAGE: forget what was staged.
 ROLLOUT: Final = "rollout"
 VERSION: Final = "version"
 PREVIOUS: Final = "previous"
+UNDOES: Final = "undoes"
+"""A label of a roll-out that takes another one back: the version of that one."""
 """Labels of the plan: the name of the weights, the version, and what most engines served."""
 ROLLED_OUT: Final = "weights.rolled_out"
 ROLLED_BACK: Final = "weights.rolled_back"

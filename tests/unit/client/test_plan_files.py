@@ -30,6 +30,46 @@ def test_a_plan_is_read_from_yaml_and_json_alike():
     assert parse_plan(write_plan(EVERY_KIND)) == EVERY_KIND
 
 
+SCALARS = """
+name: no
+steps:
+  - {kind: emit, id: on, topic: t, data: {on: "${on.seq}", y: yes, at: 12:30, n: 1e3, m: 0x10, k: ~,
+     i: -7, f: .5, b: true, o: 0o17, z: 010, u: 1_000}}
+"""
+
+
+def test_scalars_are_those_of_yaml_1_2():
+    spec, _ = inspect_plan(SCALARS)
+    assert (spec.name, spec.steps[0].id) == ("no", "on")
+    assert spec.steps[0].data == {
+        "on": "${on.seq}",
+        "y": "yes",
+        "at": "12:30",
+        "n": 1000.0,
+        "m": 16,
+        "k": None,
+        "i": -7,
+        "f": 0.5,
+        "b": True,
+        "o": 15,
+        "z": "010",
+        "u": "1_000",
+    }
+    written = write_plan(spec)
+    assert inspect_plan(written)[0] == spec
+
+
+def test_a_name_that_stands_twice_is_told_with_its_line():
+    for text, words in (
+        ("name: a\nname: b\nsteps: []", "line 2 says 'name' again, which line 1 said"),
+        ("name: a\nsteps: [{kind: emit, id: a, topic: t, id: b}]", "line 2 says 'id' again"),
+        ('{"name": "a", "steps": [], "name": "b"}', "line 1 says 'name' again"),
+    ):
+        spec, (fault,) = inspect_plan(text)
+        assert spec is None
+        assert words in fault
+
+
 BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"
 
 

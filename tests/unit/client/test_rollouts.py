@@ -174,6 +174,33 @@ async def test_undo_goes_back_to_what_the_keys_pointed_to():
     assert (move.artifact, move.expect) == (OLD, NEW)
 
 
+async def test_an_undo_is_not_undone():
+    client = Client()
+    moves = [{"key": "p", "artifact": NEW, "previous": OLD}]
+    done = {"kind": "move_keys", "status": "succeeded", "outputs": {"moves": moves}}
+    rolled_out = plan("plan-1", steps=(StepInfo(id="switch/move", **done),))
+    client.api.plan_list = (rolled_out,)
+    await client.undo_roll_out("p")
+    labels = client.api.submitted[0].labels
+    client.api.plan_list = (plan("plan-2", labels=labels), rolled_out)
+    with pytest.raises(Conflict, match="p@2 was taken back to p@1 already") as caught:
+        await client.undo_roll_out("p")
+    assert "tcctl rollout start p@2" in caught.value.hint
+    client.api.plan_list = (plan("plan-2", "running", labels=labels), rolled_out)
+    with pytest.raises(Conflict, match="p@2 is being taken back to p@1"):
+        await client.undo_roll_out("p")
+    client.api.plan_list = (plan("plan-2", "failed", labels=labels), rolled_out)
+    await client.undo_roll_out("p")  # what could not be taken back still can
+    assert [one.labels["version"] for one in client.api.submitted] == ["p@1", "p@1"]
+    await client.roll_out("p@2")
+    client.api.plan_list = (
+        plan("plan-3", steps=rolled_out.steps),
+        plan("plan-2", labels=labels),
+        rolled_out,
+    )
+    await client.undo_roll_out("p")  # a roll-out after an undo is one like any other
+
+
 async def test_undo_of_one_that_moved_no_key_stays_with_what_is_there():
     client = Client()
     spec = await client.plan_roll_out("p@2")
