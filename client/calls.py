@@ -16,12 +16,13 @@ from tensorcast.client.signals import NEW, AsyncSignal, AsyncSignals, Start
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.guesses import suggest
-from tensorcast.schema.ids import parse_engine
+from tensorcast.schema.ids import Seq, parse_engine
 
 if TYPE_CHECKING:
     from tensorcast.client.api import ControlPlane
 
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
+_OPEN = frozenset({"running", "paused", "cancelling"})
 IDLE_S_MAX = 86_400.0
 """Calls to a name under which nobody has served for a day are not kept any longer."""
 ACK_S = 120.0
@@ -54,17 +55,30 @@ class AsyncCall:
         """Whether the step that asks still waits for this answer. What was asked for long ago (the
         program was away, or died with the call) may not be wanted any more: then it must not be
         done. Raises Unavailable, Timeout."""
+        seq = self._signal.seq
+        self._api.position.advance(seq)
+        wanted = await self._look(seq)
+        if wanted is None:
+            # The step begins by the next event, of the same append: a view may stand in between.
+            wanted = await self._look(Seq(seq + 1))
+        return wanted is True
+
+    async def _look(self, after: Seq) -> bool | None:
+        """As `is_wanted`, by what is known after an event at least; None: the try has not begun, as
+        far as that is known."""
         plan, _, rest = self.id.partition("/")
         path, _, attempt = rest.rpartition("#")
-        self._api.position.advance(self._signal.seq)
         try:
-            found = await self._api.plan(plan)
+            found = await self._api.plan(plan, after=after)
         except (NotFound, InvalidArgument):
             return False
-        return any(
-            step.id == path and step.status == "running" and str(step.attempt) == attempt
-            for step in found.steps
-        )
+        step = next((one for one in found.steps if one.id == path), None)
+        if step is not None and step.status != "pending" and attempt.isdecimal():
+            if step.attempt == int(attempt):
+                return step.status == "running"
+            if step.attempt > int(attempt):
+                return False
+        return None if found.status in _OPEN else False
 
     async def drop(self) -> None:
         """Nobody wants an answer: it is not given again."""

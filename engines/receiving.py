@@ -44,6 +44,9 @@ class Call(Protocol):
     """What it needs of a call (`client.calls`)."""
 
     @property
+    def id(self) -> str: ...
+
+    @property
     def verb(self) -> str: ...
 
     @property
@@ -95,6 +98,7 @@ class Receiver:
         if call.verb not in (STAGE, SWITCH, UNSTAGE):
             return False
         if not call.is_wanted():
+            LOGGER.warning("Call %s (%s) is dropped: its step is over.", call.id, call.verb)
             call.drop()
             return True
         error = failure_of(lambda: self._do(call.verb, call.arguments))

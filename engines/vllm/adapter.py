@@ -56,6 +56,7 @@ async def serve(calls: AsyncCalls, verbs: Mapping[str, Verb]) -> None:
 async def _serve_one(call: AsyncCall, verbs: Mapping[str, Verb]) -> None:
     try:
         if not await call.is_wanted():
+            _logger.warning("call %s (%s) is dropped: its step is over", call.id, call.verb)
             await call.drop()
             return
     except TensorCastError as error:  # then it comes again

@@ -170,3 +170,16 @@ def test_by_the_policy(client):
     (plan,) = client.roll_outs("d")
     assert plan.actor == "policy:weight-rollout"
     client.api.disable_policy("weight-rollout")
+
+
+@pytest.mark.slow
+def test_no_call_is_dropped_that_somebody_waits_for(stack, client):
+    """A call and the start of its step are in one append; a view may stand between the two."""
+    names = ("e1", "e2", "e3")
+    client.publish("e", weights(1))
+    with engines(stack, "e", "e1@n1", "e2@n2", "e3@n2"):
+        plan = tc.Plan("many")
+        for name in names:
+            each = plan.map(f"all-{name}", shards=60, at_once=1)
+            each.call("ask", engine=name, verb="unstage", timeout=15)
+        assert client.apply(plan).wait(WAIT_S).status == "succeeded"

@@ -12,12 +12,15 @@ class _Api:
     def __init__(self) -> None:
         self.said = []
         self.steps = []
+        self.begun = 0
+        self.status = "running"
         self.position = Position()
 
-    async def plan(self, name):
+    async def plan(self, name, *, after):
         if name != "plan-1":
             raise NotFound("There is no such plan.")
-        return SimpleNamespace(steps=self.steps)
+        steps = self.steps if after >= self.begun else self.before
+        return SimpleNamespace(steps=steps, status=self.status)
 
     async def emit(self, topic, data):
         self.said.append((topic, data))
@@ -77,3 +80,27 @@ async def test_a_call_is_wanted_as_long_as_its_step_waits(call, status, attempt,
     assert api.position.seq == 7, "it has asked for what is after the call"
     await one.drop()
     assert (api.said, signal.acknowledged) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (),
+        (StepInfo(id="b", kind="call", status="pending"),),
+        (StepInfo(id="b", kind="call", status="retrying", attempt=1),),
+    ],
+)
+async def test_a_call_is_wanted_though_the_view_stands_between_it_and_the_start_of_its_step(before):
+    """The call is event 7 and the start of the step event 8 of one append."""
+    api, signal = _Api(), _Signal(call="plan-1/b#2")
+    api.before, api.begun = before, 8
+    api.steps = [StepInfo(id="b", kind="call", status="running", attempt=2)]
+    assert await AsyncCall(api, "e1", signal).is_wanted()
+    assert api.position.seq == 7, "later reads wait for no event that may not be there"
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])
+async def test_a_plan_that_is_over_wants_nothing(status):
+    api, signal = _Api(), _Signal(call="plan-1/b#2")
+    api.status = status
+    assert not await AsyncCall(api, "e1", signal).is_wanted()

@@ -46,6 +46,7 @@ class Presence:
 
 class Call:
     def __init__(self, verb, wanted=True, **arguments):
+        self.id = "plan-1/x#1"
         self.verb = verb
         self.arguments = arguments
         self._wanted = wanted
