@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tensorcast.client.identity import new_event_id
+from tensorcast.client.patience import outlast
 from tensorcast.client.signals import NEW, AsyncSignal, AsyncSignals, Start
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.faults import Fault, FaultKind
@@ -54,7 +56,8 @@ class AsyncCall:
     async def is_wanted(self) -> bool:
         """Whether the step that asks still waits for this answer. What was asked for long ago (the
         program was away, or died with the call) may not be wanted any more: then it must not be
-        done. Raises Unavailable, Timeout."""
+        done. Waits for a control plane that is away, as `answer` does. Raises Unavailable,
+        Timeout."""
         seq = self._signal.seq
         self._api.position.advance(seq)
         wanted = await self._look(seq)
@@ -69,7 +72,7 @@ class AsyncCall:
         plan, _, rest = self.id.partition("/")
         path, _, attempt = rest.rpartition("#")
         try:
-            found = await self._api.plan(plan, after=after)
+            found = await outlast(self._api, lambda: self._api.plan(plan, after=after))
         except (NotFound, InvalidArgument):
             return False
         step = next((one for one in found.steps if one.id == path), None)
@@ -78,7 +81,7 @@ class AsyncCall:
                 return step.status == "running"
             if step.attempt > int(attempt):
                 return False
-        return None if found.status in _OPEN else False
+        return None if found.state in _OPEN else False
 
     async def drop(self) -> None:
         """Nobody wants an answer: it is not given again."""
@@ -106,7 +109,12 @@ class AsyncCall:
         await self._say({"fault": said})
 
     async def _say(self, answer: dict[str, object]) -> None:
-        await self._api.emit(f"engine.answer.{self._engine}", {"call": self.id, **answer})
+        topic, data, id = (
+            f"engine.answer.{self._engine}",
+            {"call": self.id, **answer},
+            new_event_id(),
+        )
+        await outlast(self._api, lambda: self._api.emit(topic, data, id=id))
         await self._signal.ack()
 
 

@@ -73,11 +73,11 @@ class PlanVerbs:
         request = Browse(limit=limit, status=status, label=label, after=self.position.seq)
         return await self.ask("plan.list", request, tuple[PlanInfo, ...])
 
-    async def plan(self: _Asks, what: str, *, after: Seq = Seq(0)) -> PlanInfo:
+    async def plan(self: _Asks, what: str, *, after: Seq | None = None) -> PlanInfo:
         """One plan with its steps, by its id, the beginning of its id, or its name, as it was
         after event `after` or later. Raises NotFound."""
-        after = max(after, self.position.seq)
-        return await self.ask("plan.show", Show(what=what, after=after), PlanInfo)
+        seen = max(after or 0, self.position.seq)
+        return await self.ask("plan.show", Show(what=what, after=Seq(seen)), PlanInfo)
 
     async def wait_plan(
         self: _Asks, plan: str, *, since: int = 1 << 62, timeout: float = PLAN_WAIT_S

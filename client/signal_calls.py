@@ -10,6 +10,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from tensorcast.client.identity import new_event_id
+from tensorcast.client.naming import check_timeout
+from tensorcast.client.patience import AWAY_S, outlast
 from tensorcast.client.signals import (
     ACK_S,
     NEW,
@@ -23,7 +26,7 @@ from tensorcast.client.signals import (
 from tensorcast.schema.api_signals import Emitted
 from tensorcast.schema.errors import InvalidArgument, Timeout
 from tensorcast.schema.shapes import Shape, check_shape
-from tensorcast.schema.signals import parse_pattern, parse_topic
+from tensorcast.schema.signals import encode_data, parse_pattern, parse_topic
 
 if TYPE_CHECKING:
     from tensorcast.client.api import ControlPlane
@@ -47,7 +50,9 @@ class _Client(Protocol):
     @property
     def readers(self) -> MutableSet[AsyncSignals | AsyncCalls]: ...
 
-    async def emit(self, topic: str, data: Mapping[str, object] | None = None) -> Emitted: ...
+    async def emit(
+        self, topic: str, data: Mapping[str, object] | None = None, *, timeout: float = AWAY_S
+    ) -> Emitted: ...
 
     def signals(
         self,
@@ -114,14 +119,24 @@ class AsyncListener:
 class AsyncSignalCalls:
     """Signals: emit them, read them, wait for each other with them."""
 
-    async def emit(self: _Client, topic: str, data: Mapping[str, object] | None = None) -> Emitted:
-        """Emits a signal on a topic (`weights.published`); it is in the log when this returns.
+    async def emit(
+        self: _Client,
+        topic: str,
+        data: Mapping[str, object] | None = None,
+        *,
+        timeout: float = AWAY_S,
+    ) -> Emitted:
+        """Emits a signal on a topic (`weights.published`); it is in the log when this returns. It
+        waits `timeout` seconds for a control plane that is away, and emits once all the same.
 
-        `data` is a mapping that JSON can hold, of 64 KiB at most. Raises InvalidArgument, also for
+        `data` is a mapping of what JSON has, of 64 KiB at most. Raises InvalidArgument, also for
         data that has not the shape of its topic, OutOfCapacity when there are too many topics,
         Unavailable, Timeout; after these two it may have been emitted all the same.
         """
-        return await self.api.emit(topic, data)
+        check_timeout(timeout)
+        encode_data({} if data is None else data)
+        id = new_event_id()
+        return await outlast(self.api, lambda: self.api.emit(topic, data, id=id), timeout)
 
     def signals(
         self: _Client,
@@ -186,10 +201,12 @@ class AsyncSignalCalls:
 
     # ---- waiting for each other ----------------------------------------------------------------
 
-    async def acknowledge(self: _Client, topic: str, version: str, member: str) -> Emitted:
+    async def acknowledge(
+        self: _Client, topic: str, version: str, member: str, *, timeout: float = AWAY_S
+    ) -> Emitted:
         """Says that `member` has done with `version` what the topic is about; `barrier` waits for
-        that. Safe to repeat. Raises as `emit`."""
-        return await self.emit(topic, {"version": version, "member": member})
+        that. Safe to repeat. Waits and raises as `emit`."""
+        return await self.emit(topic, {"version": version, "member": member}, timeout=timeout)
 
     async def barrier(
         self: _Client,
@@ -201,13 +218,22 @@ class AsyncSignalCalls:
         timeout: float | None = None,
         start: Start = "first",
     ) -> tuple[str, ...]:
-        """Waits until all `members`, or `count` different ones, have acknowledged a version on the
-        topic, before this call or after it; returns those that have, in that order. `start` is
-        where to look from, as for `signals`. Raises Timeout, naming who is missing,
-        InvalidArgument."""
+        """Waits until all `members`, or `count` different ones (of the `members`, if there are
+        any), have acknowledged a version on the topic, before this call or after it; returns those
+        that have, in that order. `start` is where to look from, as for `signals`. Raises Timeout,
+        naming who is missing, InvalidArgument."""
+        if isinstance(members, str):
+            raise InvalidArgument(
+                f"{members!r} are no members of a barrier.", hint=f"Give a list: [{members!r}]."
+            )
         wanted = len(set(members)) if count is None else count
         if wanted < 1:
             raise InvalidArgument("A barrier waits for nobody.", hint="Give members or a count.")
+        if members and wanted > len(set(members)):
+            raise InvalidArgument(
+                f"{wanted} of {len(set(members))} members can never acknowledge.",
+                hint="Give a count of at most as many, or no members.",
+            )
         parse_topic(topic)
         seen: dict[str, None] = {}
         try:

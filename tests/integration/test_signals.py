@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -187,14 +188,18 @@ async def test_nothing_is_lost_when_the_servers_are_killed(plane, context, nats_
 
         nats_server.kill()
         with pytest.raises((Unavailable, tc.Timeout)):
-            await client.emit("s.a", {"n": -1})
+            await client.emit("s.a", {"n": -1}, timeout=0.5)
         nats_server.start()
         sent.append((await _emit_surely(client, 1)).seq)
         plane.kill()
         with pytest.raises(Unavailable):
-            await client.emit("s.a", {"n": -2})
+            await client.emit("s.a", {"n": -2}, timeout=0.5)
+        waiting = asyncio.create_task(client.emit("s.a", {"n": 2}))
+        await asyncio.sleep(4.0)
+        assert not waiting.done(), "it waits for the control plane that comes back"
         await plane.start()
-        sent.append((await _emit_surely(client, 2)).seq)
+        async with asyncio.timeout(PATIENCE_S):
+            sent.append((await waiting).seq)
 
         for reader in (plain, durable):
             got = await _read_until(reader, sent[-1])
@@ -258,7 +263,7 @@ async def test_a_reader_that_dies_leaves_its_signals_to_the_next(plane, context)
 
 async def test_a_signal_that_is_asked_for_twice_is_emitted_once(plane, context, monkeypatch):
     async with open_client(context) as client:
-        monkeypatch.setattr("tensorcast.client.signal_verbs.new_event_id", lambda: EVENT)
+        monkeypatch.setattr("tensorcast.client.signal_calls.new_event_id", lambda: EVENT)
         first = await client.emit("t", {"n": 1})
         again = await client.emit("t", {"n": 1})
         assert first == again
@@ -283,12 +288,17 @@ async def test_what_cannot_be_a_signal_is_refused(plane, context):
         for topic in ("", "a..b", "a.*", "ä", "a b", "a\r\nb"):
             with pytest.raises(InvalidArgument, match="not a topic"):
                 await client.emit(topic)
-        for data in ([1], "text", {"a": object()}, {"a": "x" * 70_000}):
+        no_json = ({"a": math.nan}, {"a": math.inf}, {"a": b"x"}, {"a": {1}}, {"a": {1: 2}})
+        for data in ([1], "text", {"a": object()}, {"a": "x" * 70_000}, {"a": 1 << 64}, *no_json):
             with pytest.raises(InvalidArgument):
                 await client.emit("t", data)
         for start in ("yesterday", 0, -1, True, datetime(2030, 1, 1)):
             with pytest.raises(InvalidArgument, match="cannot be read from"):
                 client.signals("t", start=start)
+        with pytest.raises(InvalidArgument, match="5 of 1 members can never acknowledge"):
+            await client.barrier("t", "1", members=["a"], count=5)
+        with pytest.raises(InvalidArgument, match="'ab' are no members"):
+            await client.barrier("t", "1", members="ab")
         with pytest.raises(InvalidArgument, match="name of a reader"):
             client.signals("t", durable="no spaces")
         assert await client.api.topics() == ()

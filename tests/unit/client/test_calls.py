@@ -15,14 +15,18 @@ class _Api:
         self.begun = 0
         self.status = "running"
         self.position = Position()
+        self.cluster = "c"
+
+    async def connect(self):
+        pass
 
     async def plan(self, name, *, after):
         if name != "plan-1":
             raise NotFound("There is no such plan.")
         steps = self.steps if after >= self.begun else self.before
-        return SimpleNamespace(steps=steps, status=self.status)
+        return SimpleNamespace(steps=steps, state=self.status)
 
-    async def emit(self, topic, data):
+    async def emit(self, topic, data, *, id):
         self.said.append((topic, data))
 
 
