@@ -48,7 +48,7 @@ def describe_policy(info: PolicyInfo) -> Sequence[Block]:
     pairs = (
         ("policy", info.policy),
         ("state", info.state),
-        ("why", f"{info.reason}: {info.detail}" if info.reason else ""),
+        ("why", _why(info)),
         ("does", info.about),
         ("code", info.origin),
         ("set by", info.set_by),
@@ -56,6 +56,11 @@ def describe_policy(info: PolicyInfo) -> Sequence[Block]:
         ("seq", str(info.seq) if info.seq else ""),
     )
     return (Fields(pairs), Heading("Parameters"), table_parameters(info.parameters))
+
+
+def _why(info: PolicyInfo) -> str:
+    """Why it was stopped, in one line, whatever it raised."""
+    return f"{info.reason}: {' '.join(info.detail.split())}" if info.reason else ""
 
 
 def table_parameters(parameters: Sequence[ParameterInfo]) -> Table:

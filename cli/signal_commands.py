@@ -18,6 +18,7 @@ from tensorcast.client.signals import Start
 from tensorcast.schema.errors import InvalidArgument, NotFound
 from tensorcast.schema.shapes import check_shape
 from tensorcast.schema.signals import Signal
+from tensorcast.schema.wording import tell_count
 
 AGAIN_S: Final = 1.0
 PREFIX: Final = "TENSORCAST_SIGNAL_"
@@ -91,6 +92,9 @@ def describe_failure(reading: Reading, signal: Signal, code: int) -> str:
     if code == TIMED_OUT and reading.timeout_s is not None:
         how = f"did not end within {reading.timeout_s:g} s and was killed"
     after = "it comes again" if reading.durable else "it does not come again without --durable"
+    if reading.dead_after is not None and signal.delivery >= reading.dead_after:
+        times = tell_count(signal.delivery, "try", "tries")
+        after = f"it is given up after {times}, and said on dead.{reading.durable}"
     return f"{command} {how} for signal {signal.seq} on {signal.topic}; {after}."
 
 

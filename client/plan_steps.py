@@ -78,7 +78,9 @@ def _meant(option: str) -> str:
     """The end of a sentence about an option that is none: perhaps it is called so in plans that
     are written as YAML."""
     called = {field: name for name, field in _OPTIONS.items()}
-    return suggest(called.get(option, option), _COMMON) or "."
+    if option in called:
+        return f", which is called {called[option]!r} in Python."
+    return suggest(option, _COMMON) or "."
 
 
 def ids_of(steps: object) -> object:

@@ -84,9 +84,12 @@ class AsyncSignal:
         nats: Nats | None,
         reply: str,
         bury: Callable[[Signal, str], Awaitable[None]] | None = None,
+        *,
+        dead_after: int | None = None,
     ) -> None:
         self.signal = signal
         self._bury = bury
+        self._dead_after = dead_after
         self._nats = nats
         self._reply = reply
 
@@ -129,7 +132,16 @@ class AsyncSignal:
         await self._say(b"+ACK")
 
     async def retry(self, *, after: float = 0.0) -> None:
-        """Gives it back: it comes again, `after` so many seconds."""
+        """Gives it back: it comes again, `after` so many seconds. Where that was the last of its
+        tries (`dead_after`) it is buried instead."""
+        if self._dead_after is not None and self.delivery >= self._dead_after:
+            try:
+                await self.bury(f"it was given {self._dead_after} times and not acknowledged")
+            except (Unavailable, Timeout) as error:
+                _logger.warning("signal %d cannot be buried yet: %s", self.seq, error)
+                after = DEAD_AGAIN_S
+            else:
+                return
         await self._say(b'-NAK {"delay": %d}' % int(max(0.0, after) * NANOSECONDS))
 
     async def extend(self) -> None:
@@ -231,11 +243,7 @@ class AsyncSignals:
             return False
         if signal.delivery <= self._dead_after:
             return False
-        try:
-            await signal.bury(f"it was given {self._dead_after} times and not acknowledged")
-        except (Unavailable, Timeout) as error:
-            _logger.warning("signal %d cannot be buried yet: %s", signal.seq, error)
-            await signal.retry(after=DEAD_AGAIN_S)
+        await signal.retry()
         return True
 
     async def _say_dead(self, signal: Signal, reason: str) -> None:
@@ -353,7 +361,9 @@ class AsyncSignals:
         )
         if self.durable is None:
             return AsyncSignal(signal, self._nats, "")
-        return AsyncSignal(signal, self._nats, message.reply, self._say_dead)
+        return AsyncSignal(
+            signal, self._nats, message.reply, self._say_dead, dead_after=self._dead_after
+        )
 
 
 def check_start(start: Start) -> Start:

@@ -74,7 +74,8 @@ class Signal:
         self._portal.run(self._inner.ack())
 
     def retry(self, *, after: float = 0.0) -> None:
-        """Gives it back: it comes again, `after` so many seconds."""
+        """Gives it back: it comes again, `after` so many seconds; after the last of its tries
+        (`dead_after`) it is buried."""
         self._portal.run(self._inner.retry(after=after))
 
     def extend(self) -> None:

@@ -101,7 +101,8 @@ def log(
     since: After = 0,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = EVENTS_MAX,
     last: Annotated[
-        int | None, typer.Option(min=1, max=1000, metavar="N", help="Only the last N.")
+        int | None,
+        typer.Option(min=0, max=1000, metavar="N", help="Only the last N (0: those to come)."),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
     chain: Annotated[
@@ -131,11 +132,11 @@ def log(
         time_from=parse_time(time_from, now) if time_from else None,
         time_to=parse_time(time_to, now) if time_to else None,
         since=Seq(since),
-        limit=last or limit,
+        limit=limit if last is None else max(1, last),
         newest=last is not None,
     )
     cursor = Cursor()
-    pages = cursor.watch(_pages(session, query, limit, follow=follow))
+    pages = cursor.watch(_pages(session, query, limit, follow=follow, begins=last != 0))
     return event_flow(pages, lambda: cursor.tell(limit if last is None else None))
 
 
@@ -175,9 +176,10 @@ def is_over(time_to: datetime | None, now: datetime) -> bool:
 
 
 def _pages(
-    session: Session, query: AuditQuery, limit: int, *, follow: bool
+    session: Session, query: AuditQuery, limit: int, *, follow: bool, begins: bool = True
 ) -> Iterator[Sequence[EventInfo]]:
-    """The events that match; after the last ones those that come, at most `limit` in all."""
+    """The events that match; after the last ones those that come, at most `limit` in all. Without
+    `begins` those that come alone."""
 
     def look_again() -> bool:
         if not follow or is_over(query.time_to, session.now()):
@@ -190,11 +192,14 @@ def _pages(
             client.api.node(query.node)  # one that never was is told, not silence
         if query.newest and follow:
             shown = client.api.audit(query)
-            yield shown
             since = shown[-1].seq if shown else query.since
+            shown = shown if begins else ()
+            yield shown
             query = msgspec.structs.replace(
                 query, newest=False, since=since, limit=limit - len(shown)
             )
+        elif not begins:
+            return
         yield from read_pages(client.api.audit, query, follow=look_again)
 
 

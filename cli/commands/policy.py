@@ -60,8 +60,11 @@ def enable(call: typer.Context, policy: Name, parameters: Words = None) -> Resul
 def disable(call: typer.Context, policy: Name) -> Result:
     """Have a policy answer no more events; what it has issued goes on."""
     with session_of(call).client() as client:
+        was_off = any(one.policy == policy and one.state == "off" for one in client.api.policies())
         client.api.disable_policy(policy)
     told = f"Policy {policy} answers no more events; what it has issued goes on."
+    if was_off:
+        told = f"Policy {policy} was off, and stays so."
     return Answer(
         data={"policy": policy, "state": "off"}, blocks=lambda: (Note(told),), brief=(policy,)
     )

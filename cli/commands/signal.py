@@ -98,7 +98,7 @@ def tail(
         str | None,
         typer.Option(
             metavar="T",
-            help="End when none came for so long; with --exec, also kill a command then.",
+            help="End after so long without a signal; with --exec, also kill a command then.",
         ),
     ] = None,
     command: Annotated[

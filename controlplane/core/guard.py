@@ -17,6 +17,7 @@ from tensorcast.schema import commands as c
 from tensorcast.schema.commands import Command, StopPolicy
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.plan_commands import CancelPlan, SubmitPlan
+from tensorcast.schema.policy_events import PolicyEnabled
 
 ACTOR: Final = "controlplane:guard"
 WINDOW_S: Final = 60
@@ -77,7 +78,11 @@ class Guard:
         self._sums: dict[str, int] = {}
 
     def note(self, recorded: Recorded) -> None:
-        """Counts an event of the log. Call it for each, in order."""
+        """Counts an event of the log. Call it for each, in order. A policy that is turned on begins
+        a new minute: else one that was mended after a flood were stopped for its old answers."""
+        if isinstance(recorded.event, PolicyEnabled):
+            self._written.pop(recorded.event.policy, None)
+            self._sums.pop(recorded.event.policy, None)
         if not recorded.actor.startswith(PREFIX):
             return
         policy = recorded.actor.removeprefix(PREFIX)

@@ -229,7 +229,8 @@ def _inputs(spec: PlanSpec, given: Mapping[str, object]) -> dict[str, object]:
         value = given.get(name, wanted.default)
         if value is None:
             raise InvalidArgument(
-                f"The plan needs the input {name!r}.", hint=f"Give it: --input {name}=..."
+                f"The plan needs the input {name!r}.",
+                hint=f"Give it (`--input {name}=...`, or `inputs={{{name!r}: ...}}` in Python).",
             )
         found[name] = check_value(value, wanted.type, f"Input {name!r}")
     return found

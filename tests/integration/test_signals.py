@@ -371,8 +371,8 @@ async def test_what_is_given_in_vain_too_often_is_dead(plane, context):
                 signal = await jobs.next(PATIENCE_S)
                 assert signal.delivery == delivery
                 await signal.retry()
+            said = await dead.next(PATIENCE_S)  # nobody need read on for that
             assert await jobs.next(1.0) is None
-            said = await dead.next(PATIENCE_S)
             assert said.topic == "dead.worker"
             assert (said.data["seq"], said.data["data"]) == (signal.seq, {"n": 1})
             await client.emit("job", {"n": 2})

@@ -1,5 +1,6 @@
 import sys
 
+import msgspec
 import pytest
 
 from samples import BEGIN
@@ -73,3 +74,11 @@ def test_a_shape_from_a_file(tmp_path):
         read_shape(path)
     with pytest.raises(NotFound):
         read_shape(tmp_path / "none.json")
+
+
+def test_what_becomes_of_a_signal_whose_command_failed():
+    reading = Reading(pattern="a", start="new", durable="d", command=("false",), dead_after=2)
+    first = msgspec.structs.replace(NASTY, delivery=1)
+    assert describe_failure(reading, first, 1).endswith("; it comes again.")
+    told = describe_failure(reading, msgspec.structs.replace(NASTY, delivery=2), 1)
+    assert told.endswith("; it is given up after 2 tries, and said on dead.d.")

@@ -21,7 +21,7 @@ WRONG = {
     "mean 'stop'": lambda p: p.emit("s", "t", on_failure="stopp"),
     "depends_on": lambda p: p.emit("s", "t", after=3),
     "mean 'timeout'": lambda p: p.emit("s", "t", timeot=3),
-    "mean 'after'": lambda p: p.emit("s", "t", depends_on=["r"]),
+    "which is called 'after' in Python.": lambda p: p.emit("s", "t", depends_on=["r"]),
     "no option 'zzz'. Every": lambda p: p.emit("s", "t", zzz=3),
     "at data": lambda p: p.emit("s", "t", 3),
     "JSON cannot hold": lambda p: p.emit("s", "t", {"x": math.nan}),

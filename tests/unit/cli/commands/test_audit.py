@@ -86,6 +86,14 @@ def test_the_last_ones_are_followed_by_those_that_come(
     assert [msgspec.json.decode(line)["seq"] for line in run.out.splitlines()] == [6, 7]
 
 
+def test_none_of_the_last_ones(tcctl: Tcctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_command, "FOLLOW_S", 0.0)
+    tcctl.answer(audit=lambda query: EVENTS[1:2] if query.newest else EVENTS[2:])
+    assert tcctl("audit", "log", "--last", "0", "-o", "json").data == []
+    run = tcctl("audit", "log", "--last", "0", "--follow", "--limit", "1", "-o", "ndjson")
+    assert [msgspec.json.decode(line)["seq"] for line in run.out.splitlines()] == [7]
+
+
 def test_ndjson_streams(tcctl: Tcctl) -> None:
     tcctl.answer(audit=read)
     lines = tcctl("audit", "log", "-o", "ndjson").out.splitlines()

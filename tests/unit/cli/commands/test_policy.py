@@ -29,7 +29,7 @@ def test_ls(tcctl: Tcctl) -> None:
 
 
 def test_show_tells_why_it_was_stopped(tcctl: Tcctl) -> None:
-    tcctl.answer(policy=policy(state="stopped", reason="flood", detail="too much"))
+    tcctl.answer(policy=policy(state="stopped", reason="flood", detail="too\n  much\n"))
     out = tcctl("policy", "show", "keep-last").out
     assert "flood: too much" in out
     assert "versions" in out
@@ -55,8 +55,10 @@ def test_words_that_set_nothing_are_wrong(tcctl: Tcctl) -> None:
 
 
 def test_disable(tcctl: Tcctl) -> None:
-    tcctl.answer(disable_policy=None)
+    tcctl.answer(disable_policy=None, policies=(policy("spread"),))
     assert tcctl("policy", "disable", "spread", "-q").out == "spread\n"
     assert "spread answers no more events" in tcctl("policy", "disable", "spread").out
-    tcctl.answer(disable_policy=NotFound("There is no policy 'x'."))
+    tcctl.answer(disable_policy=None, policies=(policy("spread", state="off"),))
+    assert "spread was off, and stays so." in tcctl("policy", "disable", "spread").out
+    tcctl.answer(policies=(), disable_policy=NotFound("There is no policy 'x'."))
     assert tcctl("policy", "disable", "x").code == 3

@@ -12,6 +12,7 @@ from tensorcast.schema.commands import (
 )
 from tensorcast.schema.events import SignalEmitted
 from tensorcast.schema.ids import Epoch, NodeId, OperationId
+from tensorcast.schema.policy_events import PolicyEnabled
 from tensorcast.schema.work import Materialize
 
 SAID = SignalEmitted(topic="a")
@@ -55,6 +56,20 @@ def test_many_answers_within_a_minute_are_a_flood_and_later_they_are_none():
     assert (flood.reason, flood.policy) == ("flood", "mine")
     assert "6 commands in a minute" in flood.detail
     assert guard.judge("mine", FEW, (PIN, PIN), record(SAID, 70)) is None
+
+
+def test_a_policy_that_is_turned_on_begins_a_new_minute():
+    guard = Guard()
+    for seq in range(1, 6):
+        guard.note(record(SAID, seq, actor="policy:mine"))
+        guard.note(record(SAID, seq, actor="policy:other"))
+    assert guard.judge("mine", FEW, (PIN,), record(SAID, 6)).reason == "flood"
+    guard.note(record(PolicyEnabled(policy="mine"), 6))
+    assert guard.count("mine", record(SAID, 7)) == 0
+    assert guard.judge("mine", FEW, (PIN,), record(SAID, 7)) is None
+    assert guard.judge("other", FEW, (PIN,), record(SAID, 7)).reason == "flood"
+    guard.note(record(SAID, 7, actor="policy:mine"))
+    assert guard.count("mine", record(SAID, 8)) == 1
 
 
 def test_a_guard_that_is_made_anew_counts_the_same():
