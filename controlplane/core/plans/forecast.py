@@ -1,9 +1,9 @@
 """The dry run: a plan run on a copy of what is known, by the same runner, in no time. Pure.
 
 Operations take as long as their bytes do at the rate that was measured: the median of what the node
-(or else any node) did of the same kind, or what its network can. What a plan waits for from others
-is taken to come at once, and what it would give to be unknown: steps that need that are told as
-such. Nothing is written and nobody is asked.
+(or else any node) did of the same kind (as large, or of 16 MiB), or what its network can. What a
+plan waits for from others is taken to come at once, and what it would give to be unknown: steps
+that need that are told as such. Nothing is written and nobody is asked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from types import UnionType
-from typing import Final
+from typing import Final, NamedTuple
 
 from tensorcast.controlplane.core.broadcast import LABELS
 from tensorcast.controlplane.core.plans.placement import check_placement
@@ -24,7 +24,7 @@ from tensorcast.controlplane.core.plans.telling import Told, tell_steps
 from tensorcast.controlplane.core.plans.waits import Wait
 from tensorcast.controlplane.core.view import size_bytes
 from tensorcast.schema.aggregates.operation import Operation, OperationStatus
-from tensorcast.schema.aggregates.plan import OPEN, Plan, StepState, StepStatus
+from tensorcast.schema.aggregates.plan import OPEN, Plan, PlanStatus, StepState, StepStatus
 from tensorcast.schema.api_plans import ForecastInfo, ForecastStep
 from tensorcast.schema.cluster import ClusterView, decide, project
 from tensorcast.schema.commands import (
@@ -32,12 +32,14 @@ from tensorcast.schema.commands import (
     CompleteReplica,
     DropReplica,
     EvictReplica,
+    FailOperation,
     StartOperation,
     SucceedOperation,
 )
 from tensorcast.schema.envelope import Recorded
 from tensorcast.schema.errors import TensorCastError
 from tensorcast.schema.events import TYPE_NAMES
+from tensorcast.schema.faults import Fault, FaultKind
 from tensorcast.schema.ids import EventId, NodeId, OperationId, Seq, derive_plan_id, replica_id
 from tensorcast.schema.plan_checks import describe_step
 from tensorcast.schema.plan_commands import SubmitPlan, SucceedStep
@@ -50,6 +52,8 @@ from tensorcast.schema.work import Evict, Materialize, Persist, Verify, kind_of,
 ROUNDS_MAX: Final = 100_000
 HISTORY_MAX: Final = 50
 """So many operations of a kind, the last ones, tell its rate."""
+TELLING_BYTES: Final = 16 << 20
+"""Copies of so many bytes tell the rate of any larger one; smaller ones that of smaller ones."""
 UNKNOWN: Final = "unknown"
 _NAME: Final = derive_plan_id("forecast")
 
@@ -72,14 +76,18 @@ def forecast(
     steps = tuple(run.tell(scope.path(step), step, state, since) for scope, step, state in told)
     moved = [one for one in steps if one.bytes]
     is_timed = not moved or all(one.ends_s is not None for one in moved)
+    faults = check_placement(view, spec, inputs)
+    state = plan.status.value if plan.status not in OPEN and since is None else UNKNOWN
+    if faults and plan.status is PlanStatus.SUCCEEDED:
+        state = PlanStatus.FAILED.value  # what cannot be done is not done, whatever was assumed
     return ForecastInfo(
         name=spec.name,
-        state=plan.status.value if plan.status not in OPEN and since is None else UNKNOWN,
+        state=state,
         steps=steps,
         bytes=sum(one.bytes for one in steps),
         evicts_bytes=sum(one.evicts_bytes for one in steps),
         seconds=round((run.now - now).total_seconds(), 3) if is_timed else None,
-        faults=check_placement(view, spec, inputs),
+        faults=faults,
     )
 
 
@@ -161,6 +169,12 @@ class _Run:
             done.append(DropReplica(replica=gone, epoch=epoch))
         elif tier is not None:
             self._room.take(self.view, operation, tier)
+            if self._room.lacks(operation):
+                detail = self._room.describe([operation]) + "."
+                fault = Fault(kind=FaultKind.OUT_OF_CAPACITY, detail=detail, permanent=True)
+                self.execute(done[0])
+                self.execute(FailOperation(operation=operation.id, epoch=epoch, fault=fault))
+                return
             done.append(
                 CompleteReplica(
                     replica=replica_id(work.artifact, node, tier),
@@ -268,7 +282,7 @@ def _note(state: StepState, untimed: bool, *, is_assumed: bool, room: str) -> st
     if is_assumed:
         return "taken to come at once"
     if untimed:
-        return "no rate measured yet"
+        return "no rate of so much was measured yet"
     return state.reason
 
 
@@ -292,43 +306,52 @@ def _sources(operation: Operation) -> tuple[str, ...]:
 
 
 def _moves(operation: Operation) -> bool:
-    return not isinstance(operation.work, Evict | Verify)
+    is_done = operation.status is not OperationStatus.FAILED
+    return is_done and not isinstance(operation.work, Evict | Verify)
 
 
 def _named(value: object) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()
 
 
+class _Measured(NamedTuple):
+    moved_bytes: int
+    rate: float
+
+
 class Rates:
-    """Bytes a second of each kind of work, as measured: of a node, and of all."""
+    """Bytes a second of each kind of work, as measured: of a node, and of all. What moved little
+    tells how long a copy takes to begin, so it tells nothing of one that moves much."""
 
     def __init__(self, view: ClusterView) -> None:
-        self._of_node: dict[tuple[str, NodeId], list[float]] = {}
-        self._of_kind: dict[str, list[float]] = {}
+        self._of_node: dict[tuple[str, NodeId], list[_Measured]] = {}
+        self._of_kind: dict[str, list[_Measured]] = {}
         done = (op for op in view.operations.values() if op.status is OperationStatus.SUCCEEDED)
         for operation in heapq.nlargest(10 * HISTORY_MAX, done, key=lambda op: op.version):
-            took_s = _took_s(operation)
-            if operation.bytes_moved and took_s > 0:
-                self._note(kind_of(operation.work), operation.node, operation.bytes_moved / took_s)
-
-    def _note(self, kind: str, node: NodeId, rate: float) -> None:
-        for found in (
-            self._of_node.setdefault((kind, node), []),
-            self._of_kind.setdefault(kind, []),
-        ):
-            if len(found) < HISTORY_MAX:
-                found.append(rate)
+            took_s, moved = _took_s(operation), operation.bytes_moved
+            if moved and took_s > 0:
+                kind, one = kind_of(operation.work), _Measured(moved, moved / took_s)
+                self._of_node.setdefault((kind, operation.node), []).append(one)
+                self._of_kind.setdefault(kind, []).append(one)
 
     def seconds(self, view: ClusterView, operation: Operation) -> float | None:
         """How long the bytes of an operation take; None: nothing like it was ever measured."""
         kind = kind_of(operation.work)
         if isinstance(operation.work, Evict | Verify):
             return 0.0
-        measured = self._of_node.get((kind, operation.node)) or self._of_kind.get(kind)
-        rate = median(measured) if measured else 0.0
+        size = size_bytes(view, operation.work.artifact)
+        rate = _rate(self._of_node.get((kind, operation.node), ()), size)
+        rate = rate or _rate(self._of_kind.get(kind, ()), size)
         if not rate and not isinstance(operation.work, Persist):
             rate = float(view.nodes[operation.node].bandwidth)
-        return size_bytes(view, operation.work.artifact) / rate if rate else None
+        return size / rate if rate else None
+
+
+def _rate(measured: Sequence[_Measured], size: int) -> float:
+    """The median of the last that tell of so many bytes; 0.0 when there are none."""
+    least = min(size, TELLING_BYTES)
+    telling = [one.rate for one in measured if one.moved_bytes >= least][:HISTORY_MAX]
+    return median(telling) if telling else 0.0
 
 
 def _took_s(operation: Operation) -> float:

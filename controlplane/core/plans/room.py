@@ -52,17 +52,23 @@ class Room:
         free = capacity - used_bytes(view, node, tier) + gone
         needed = size_bytes(view, artifact) - free
         if needed > 0:
-            self._evicted[node, tier] = gone + needed
             evictable = sum(
                 size_bytes(view, replica.artifact)
                 for replica in replicas_on(view, node)
                 if replica.tier is tier and _may_go(view, replica)
             )
             self._short[operation.id] = Shortage(node, tier, needed, evictable - gone)
+            if not self.lacks(operation):
+                self._evicted[node, tier] = gone + needed
+
+    def lacks(self, operation: Operation) -> bool:
+        """Whether an operation needs more room than there can be."""
+        short = self._short.get(operation.id)
+        return short is not None and short.needed > short.evictable
 
     def evicted_for(self, operations: Iterable[Operation]) -> int:
         """The bytes that must go for these operations."""
-        return sum(one.needed for one in self._of(operations))
+        return sum(one.needed for one in self._of(operations) if one.needed <= one.evictable)
 
     def describe(self, operations: Iterable[Operation]) -> str:
         """One sentence about the room that these operations need; "" when there is enough."""

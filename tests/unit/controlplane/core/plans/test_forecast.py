@@ -136,3 +136,17 @@ def test_rates_are_those_that_were_measured():
     )
     world.execute(saved)
     assert rates.seconds(world.view, world.view.operations["op-3"]) is None
+
+
+def test_a_small_copy_tells_nothing_of_a_large_one():
+    world = PlanWorld(3)
+    large = world.put("large", "n1", chunks=64)
+    name = OperationId("op-1")
+    work = Materialize(artifact=A)  # 4 MiB
+    world.execute(IssueOperation(operation=name, node=N2, work=work, policy="replicate"))
+    world.pass_time(2)
+    world.work()
+    work = Materialize(artifact=large)
+    world.execute(IssueOperation(operation=OperationId("l"), node=N2, work=work, policy="x"))
+    told_s = Rates(world.view).seconds(world.view, world.view.operations["l"])
+    assert told_s == pytest.approx(0.64)  # as its network can, not 32 s

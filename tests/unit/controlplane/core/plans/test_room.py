@@ -52,8 +52,20 @@ def test_what_may_not_go_is_no_room():
     join(world)
     other = world.put("d", "n1", "n2", chunks=8)
     world.execute(PinArtifact(artifact=other))
-    (step,) = explain(world, A).steps
-    assert step.note == "n2 has no room: 2.0 MiB of dram must go and 0 B may"
+    found = explain(world, A)
+    (step,) = found.steps
+    assert step.note == "n2 has no room: 2.0 MiB of dram must go and 0 B may."
+    assert (step.status, found.state) == ("failed", "failed")
+    assert (found.bytes, found.evicts_bytes) == (0, 0)
+
+
+def test_what_is_larger_than_any_room_would_fail():
+    world = PlanWorld(2)
+    join(world)
+    found = explain(world, world.put("d", "n1", chunks=11))
+    assert "1.0 MiB of dram must go and 0 B may" in found.steps[0].note
+    assert found.state == "failed"
+    assert len(found.faults) == 1
 
 
 def test_the_last_copy_goes_where_there_is_a_disk():
