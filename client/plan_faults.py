@@ -12,7 +12,15 @@ from typing import Final
 import msgspec
 from msgspec import inspect
 
-from tensorcast.client.plan_places import chosen, field_names, members, structs, values, walk
+from tensorcast.client.plan_places import (
+    chosen,
+    field_names,
+    members,
+    odd_name,
+    structs,
+    values,
+    walk,
+)
 from tensorcast.client.plan_repairs import EMIT, mend
 from tensorcast.schema.guesses import name_choices, suggest
 from tensorcast.schema.plain import find_number
@@ -91,9 +99,19 @@ def say(error: Exception, said: object, kind: inspect.Type = _STEP) -> str:
         words = "expected a name: letters, digits, '_' and '-', a letter first"
     words = words[:1].lower() + words[1:]
     place = place.rstrip("`").lstrip(".")
-    at = f" (at {place})" if place else ""
+    at = f" (at {_named(place, said, kind)})" if place else ""
     choices = _choices(words, f".{place}" if place[:1] not in ("", "[") else place, said, kind)
     return f"{words}{at}{choices or '.'}"
+
+
+def _named(place: str, said: object, kind: inspect.Type) -> str:
+    """The place with the name in a mapping that msgspec does not say."""
+    before, odd, after = place.partition("[...]")
+    if not odd:
+        return place
+    spot, holder, _ = list(walk(f".{before}" if before[:1] != "[" else before, said, kind))[-1]
+    name = odd_name(holder, spot) if isinstance(holder, Mapping) else None
+    return place if name is None else f"{before}.{name}{after}"
 
 
 def _choices(words: str, place: str, said: object, kind: inspect.Type) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+import msgspec
 from msgspec import inspect
 
+_CLASSES: Final[Mapping[type[inspect.Type], type]] = {
+    inspect.StrType: str,
+    inspect.IntType: int,
+    inspect.FloatType: float,
+    inspect.BoolType: bool,
+}
 PARTS: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 
 
@@ -75,3 +82,18 @@ def values(kind: inspect.Type) -> Iterable[object]:
     if isinstance(kind, inspect.LiteralType):
         return kind.values
     return [one.value for one in kind.cls] if isinstance(kind, inspect.EnumType) else ()
+
+
+def odd_name(holder: Mapping[object, object], kind: inspect.Type) -> str | None:
+    """The first name of a mapping under which something stands that is not of its type: msgspec
+    says `[...]` for it. None when that cannot be told."""
+    for one in members(kind):
+        wanted = _CLASSES.get(type(one.value_type)) if isinstance(one, inspect.DictType) else None
+        if isinstance(one, inspect.DictType) and isinstance(one.value_type, inspect.StructType):
+            wanted = one.value_type.cls
+        for name, value in holder.items() if wanted is not None else ():
+            try:
+                msgspec.convert(value, wanted)
+            except (msgspec.ValidationError, RecursionError):
+                return name if isinstance(name, str) else None
+    return None

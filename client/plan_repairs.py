@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final
 
 import msgspec
 from msgspec import inspect
 
-from tensorcast.client.plan_places import PARTS, chosen, members, walk
-from tensorcast.schema.plans import PlanSpec, Step
+from tensorcast.client.plan_places import PARTS, chosen, members, odd_name, walk
+from tensorcast.schema.plan_values import ValueType
+from tensorcast.schema.plans import Input, PlanSpec, Step
 
 EMIT: Final[Mapping[str, object]] = {"kind": "emit", "id": "x", "topic": "x"}
 """A step that is in order."""
@@ -28,6 +29,9 @@ def mend(error: Exception, said: object, kind: inspect.Type) -> bool:
     place = place.rstrip("`")
     spots = list(walk(place, said, kind))
     at_kind, at, _ = spots[-1]
+    odd = _mend_odd(place, spots)
+    if odd is not None:
+        return odd
     named = _FIELD.search(words)
     if named is not None:
         return isinstance(at, dict) and _mend_field(at, at_kind, named[1] == "unknown", named[2])
@@ -47,6 +51,22 @@ def mend(error: Exception, said: object, kind: inspect.Type) -> bool:
         holder[int(item)] = _dummy(at_kind)
     else:
         return False
+    return True
+
+
+def _mend_odd(place: str, spots: Sequence[tuple[inspect.Type, object, bool]]) -> bool | None:
+    """Puts another value in the place of the one in a mapping that is odd, and leaves the others:
+    whoever refers to them is right. None where there is no such mapping."""
+    at = next((i for i, part in enumerate(PARTS.findall(place), 1) if part[1] == "..."), None)
+    if at is None:
+        return None
+    kind, holder, _ = spots[at - 1]
+    name = odd_name(holder, kind) if isinstance(holder, dict) else None
+    if name is None or not isinstance(holder, dict):
+        return None
+    kind = spots[at][0]
+    is_input = isinstance(kind, inspect.StructType) and kind.cls is Input
+    holder[name] = {"type": ValueType.ANY.value} if is_input else _dummy(kind)
     return True
 
 

@@ -20,7 +20,7 @@ from tensorcast.schema.plan_types import (
     gives,
     item_type,
     needs_of,
-    own_references,
+    own_values,
     takes,
 )
 from tensorcast.schema.plan_values import (
@@ -33,7 +33,9 @@ from tensorcast.schema.plan_values import (
     check_value,
     describe_type,
     fits,
-    references_in,
+    named_in,
+    parse_reference,
+    texts_in,
     type_of,
     whole_reference,
 )
@@ -179,13 +181,7 @@ def _check_own(step: Step, where: str, names: Names) -> Iterator[str]:
         collected = _inside_map(step, names)
         yield from _check_references(step.collect, where, _seen_in(step.steps, collected))
         step = msgspec.structs.replace(step, collect="")
-    try:
-        references = list(own_references(step))
-    except InvalidArgument as error:
-        yield f"{where}: {error}"
-        return
-    for reference in references:
-        yield from _check_reference(reference, where, names, own=step.id)
+    yield from _check_references(own_values(step), where, names, own=step.id)
 
 
 def _check_inner(step: Step, prefix: str, names: Names, depth: int) -> Iterator[str]:
@@ -228,10 +224,11 @@ def _check_cycles(steps: tuple[Step, ...], prefix: str) -> Iterator[str]:
             needed = frozenset(step.depends_on)
         soft = frozenset(step.steps) if isinstance(step, Barrier) else frozenset[str]()
         waits[step.id] = (needed | soft) & beside
-    circle = find_cycle(waits)
-    if circle:
+    while circle := find_cycle(waits):
         named = " -> ".join(prefix + one for one in (*circle, circle[0]))
         yield f"Steps wait for each other in a circle: {named}."
+        gone = frozenset(circle)  # what waits for them is no circle of its own
+        waits = {name: others - gone for name, others in waits.items() if name not in gone}
 
 
 def find_cycle(waits: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -380,14 +377,15 @@ def _said(check: object, where: str = "") -> Iterator[str]:
 # ---- references --------------------------------------------------------------------------------
 
 
-def _check_references(value: object, where: str, names: Names) -> Iterator[str]:
-    try:
-        references = list(references_in(value))
-    except InvalidArgument as error:
-        yield f"{where}: {error}"
-        return
-    for reference in references:
-        yield from _check_reference(reference, where, names)
+def _check_references(value: object, where: str, names: Names, own: str = "") -> Iterator[str]:
+    for text in texts_in(value):
+        for found in named_in(text):
+            try:
+                reference = parse_reference(found)
+            except InvalidArgument as error:
+                yield f"{where}: {error}"
+            else:
+                yield from _check_reference(reference, where, names, own)
 
 
 def _check_reference(

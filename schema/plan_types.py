@@ -232,11 +232,16 @@ _BODIES: Final = frozenset({"then", "otherwise", "steps", "compensate", "plan"})
 
 def own_references(step: Step) -> Iterator[Reference]:
     """The references in a step itself, not in its bodies. Raises InvalidArgument."""
-    for name in step.__struct_fields__:
-        if name in _BODIES and not (name == "steps" and isinstance(step, Barrier)):
-            continue
-        value: object = getattr(step, name)
-        yield from references_in(_plain(value))
+    yield from references_in(own_values(step))
+
+
+def own_values(step: Step) -> list[object]:
+    """What is written in a step itself, not in its bodies."""
+    return [
+        _plain(getattr(step, name))
+        for name in step.__struct_fields__
+        if name not in _BODIES or (name == "steps" and isinstance(step, Barrier))
+    ]
 
 
 def _plain(value: object) -> object:

@@ -92,15 +92,26 @@ def whole_reference(value: object) -> Reference | None:
 
 def references_in(value: object) -> Iterator[Reference]:
     """All references in a value, however deep. Raises InvalidArgument."""
+    for text in texts_in(value):
+        yield from map(parse_reference, named_in(text))
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """All texts in a value, however deep."""
     if isinstance(value, str):
-        for found in _REFERENCE.finditer(value) if "${" in value else ():
-            yield parse_reference(found[1])
+        yield value
     elif isinstance(value, Mapping):
         for one in value.values():
-            yield from references_in(one)
+            yield from texts_in(one)
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from references_in(one)
+            yield from texts_in(one)
+
+
+def named_in(text: str) -> Iterator[str]:
+    """What stands between `${` and `}` in a text."""
+    for found in _REFERENCE.finditer(text) if "${" in text else ():
+        yield found[1]
 
 
 def resolve(value: object, lookup: Lookup) -> object:

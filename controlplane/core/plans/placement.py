@@ -20,6 +20,7 @@ from tensorcast.schema.plans import (
     PlanSpec,
     ReplicateStep,
     Step,
+    WaitReplicas,
     bodies_of,
 )
 
@@ -72,6 +73,8 @@ def _check_step(
             yield from _check_artifact(view, step, str(plain), made)
     if isinstance(step, OperationStep | ReplicateStep):
         yield from _check_room(view, step, known)
+    elif isinstance(step, WaitReplicas):
+        yield from _check_count(view, step, known.get("nodes") or ())
 
 
 def known_value(value: object, values: Mapping[str, object]) -> object:
@@ -131,6 +134,24 @@ def _check_room(
     names = [places] if isinstance(places, str) else places
     for name in names if isinstance(names, list | tuple) and places != ALL else ():
         yield from _check_capacity(view, step, artifact, NodeId(str(name)))
+
+
+def _check_count(view: ClusterView, step: WaitReplicas, nodes: object) -> Iterator[str]:
+    """A node holds one replica of an artifact in a tier."""
+    if not isinstance(step.count, int) or (step.nodes and not nodes):
+        return
+    named = {str(one) for one in nodes} if isinstance(nodes, list | tuple) else set()
+    able = [
+        name
+        for name, node in view.nodes.items()
+        if step.tier is Tier.OBJECT or step.tier in node.tiers
+        if not named or name in named
+    ]
+    if step.count > len(able):
+        yield (
+            f"Step {step.id}: waits for {step.count} replicas; there can be {len(able)},"
+            f" one on each node with tier {step.tier}{' that it names' if named else ''}."
+        )
 
 
 def _check_capacity(

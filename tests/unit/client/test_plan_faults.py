@@ -25,7 +25,7 @@ def plan(*steps, **more):
         (plan({**FILL, "retry": {"attempt": 3}}), ["(at retry): use one of attempts, backoff_s"]),
         (plan({**FILL, "id": "a b"}), ["expected a name: letters, digits, '_' and '-', a letter"]),
         (plan(EMIT, step=[]), ["The plan: object contains unknown field `step`", "mean 'steps'?"]),
-        (plan(EMIT, inputs={"n": {"type": "floaty"}}), ["inputs[...].type): use one of artifact"]),
+        (plan(EMIT, inputs={"n": {"type": "floaty"}}), ["inputs.n.type): use one of artifact"]),
         (
             plan({"kind": "map", "id": "m", "nodes": ["n1"], "steps": [{**FILL, "nod": 1}]}),
             ["Step m/a: object contains unknown field `nod` (at steps[0])", "did you mean 'node'?"],

@@ -70,6 +70,26 @@ def test_a_name_that_stands_twice_is_told_with_its_line():
         assert words in fault
 
 
+INPUTS = """
+name: x
+inputs: {w: {type: artifact}, t: text, k: {type: odd}, n: {type: node}}
+labels: {a: b, c: 3}
+steps: [{kind: operation, id: p, artifact: "${input.w}", node: "${input.n}"},
+  {kind: wait_replicas, id: r, artifact: "${input.w}", count: "${input.k}"},
+  {kind: emit, id: s, topic: "${input.t}", data: {k: "${input.k}", x: "${input.zzz}"}}]
+"""
+
+
+def test_an_input_that_is_none_is_named_and_hides_no_other():
+    _, faults = inspect_plan(INPUTS)
+    told = " ".join(faults)
+    assert "expected `object`, got `str` (at inputs.t)" in told
+    assert "(at inputs.k.type)" in told
+    assert "(at labels.c)" in told
+    assert len(faults) == 4, faults
+    assert "${input.zzz}" in faults[-1]
+
+
 BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"
 
 

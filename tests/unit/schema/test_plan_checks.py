@@ -226,3 +226,24 @@ def test_all_faults_of_inputs_are_told():
     assert "did you mean 'key'?" in misspelt
     assert wrong == "Input 'n' must be an integer, not 'x'."
     assert "it has none" in check_inputs(PlanSpec(name="p", steps=spec.steps), {"a": 1})[0]
+
+
+def test_every_circle_is_told():
+    waits = {"a": ("c",), "b": ("a",), "c": ("b",), "d": ("d",), "e": ("a", "d")}
+    steps = tuple(EmitStep(id=n, topic="t", depends_on=others) for n, others in waits.items())
+    barriers = (Barrier(id="r", steps=("s",)), Barrier(id="s", steps=("r",)))
+    told = [
+        one for one in check_plan(PlanSpec(name="x", steps=(*steps, *barriers))) if "circle" in one
+    ]
+    assert [one.partition(": ")[2] for one in told] == [
+        "a -> c -> b -> a.",
+        "d -> d.",
+        "r -> s -> r.",
+    ]
+
+
+def test_a_reference_that_is_none_hides_no_other():
+    data = {"a": "${}", "b": "${nobody.x}", "c": "${1 2}", "d": ["${e}"]}
+    told = check_plan(PlanSpec(name="x", steps=(EmitStep(id="s", topic="t", data=data),)))
+    assert len(told) == 4, told
+    assert any("'nobody'" in one for one in told)

@@ -14,6 +14,7 @@ from tensorcast.schema.plans import (
     PlanSpec,
     ReplicateStep,
     WaitKey,
+    WaitReplicas,
 )
 
 A = artifact_id("a")
@@ -57,3 +58,17 @@ def test_what_is_larger_than_all_room():
     large = world.put("large", "n1", chunks=2000)
     (sentence,) = check_placement(world.view, PlanSpec(name="x", steps=(pull(artifact=large),)), {})
     assert sentence.startswith("Step p: the artifact takes 2097152000 bytes; tier dram of node n2")
+
+
+def test_more_replicas_than_nodes_are_told():
+    world = PlanWorld(3)
+
+    def faults(**changes):
+        step = WaitReplicas(id="w", artifact=A, **changes)
+        return check_placement(world.view, PlanSpec(name="x", steps=(step,)), {})
+
+    (told,) = faults(count=50)
+    assert told.startswith("Step w: waits for 50 replicas; there can be 3, one on each node")
+    (told,) = faults(count=2, nodes=("n1",))
+    assert "there can be 1, one on each node with tier dram that it names." in told
+    assert faults(count=3) == faults(count=1, nodes=("n1",)) == ()
