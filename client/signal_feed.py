@@ -181,9 +181,11 @@ class Feed:
         return tuple(self._arrived)
 
     async def open(self) -> None:
-        """Makes the consumer and asks for messages. Raises what `connect` and `ensure` raise."""
+        """Makes the consumer and asks for messages; one that fetches nothing ahead asks when one is
+        wanted. Raises what `connect` and `ensure` raise."""
         await self._renew()
-        await self._request()
+        if self._batch > 1:
+            await self._request()
 
     async def aclose(self, *, give_back: bool = False) -> None:
         """Ends delivery; what was taken and not acknowledged will be delivered again. `give_back`:
