@@ -11,6 +11,7 @@ from tensorcast.cli.signals import shorten_data
 from tensorcast.cli.units import format_time
 from tensorcast.schema.api_policies import ParameterInfo, PolicyInfo
 from tensorcast.schema.errors import InvalidArgument
+from tensorcast.schema.wording import tell_count
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, object]:
@@ -54,6 +55,7 @@ def describe_policy(info: PolicyInfo) -> Sequence[Block]:
         ("set by", info.set_by),
         ("set at", format_time(info.set_at) if info.set_at else ""),
         ("seq", str(info.seq) if info.seq else ""),
+        ("in vain", _in_vain(info)),
     )
     return (Fields(pairs), Heading("Parameters"), table_parameters(info.parameters))
 
@@ -61,6 +63,12 @@ def describe_policy(info: PolicyInfo) -> Sequence[Block]:
 def _why(info: PolicyInfo) -> str:
     """Why it was stopped, in one line, whatever it raised."""
     return f"{info.reason}: {' '.join(info.detail.split())}" if info.reason else ""
+
+
+def _in_vain(info: PolicyInfo) -> str:
+    if not info.refused:
+        return ""
+    return f"{tell_count(info.refused, 'command')} since its control plane began; {info.refusal}"
 
 
 def table_parameters(parameters: Sequence[ParameterInfo]) -> Table:

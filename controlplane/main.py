@@ -315,6 +315,7 @@ def _services(
             catalog=desk.catalog,
             folding=folding,
             beginning=beginning,
+            refusals=desk.refusals,
         )
     if "timers" in chosen:
         timeout_s = settings.node_timeout_s

@@ -36,7 +36,9 @@ class ParameterInfo(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A policy: `state` is on, off or stopped (then `reason` and `detail` tell why); `origin` is
     where its code comes from; `set_by` and `set_at` tell of the last change (None: nobody has said
-    anything). `seq` is the position of that change."""
+    anything). `seq` is the position of that change. The control
+    plane that answers has refused so many commands of it since its start, the last one for the
+    reason `refusal`."""
 
     policy: str
     state: str
@@ -48,3 +50,5 @@ class PolicyInfo(msgspec.Struct, frozen=True, kw_only=True):
     set_by: str = ""
     set_at: datetime | None = None
     seq: Seq = Seq(0)
+    refused: int = 0
+    refusal: str = ""

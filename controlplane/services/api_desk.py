@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +11,7 @@ from tensorcast.controlplane.core.catalog import CATALOG, Catalog
 from tensorcast.controlplane.services.gate import Gate
 from tensorcast.controlplane.services.heartbeats import Heartbeats
 from tensorcast.controlplane.services.progress import Progress
+from tensorcast.controlplane.services.refusals import Refusals
 from tensorcast.controlplane.store.block_queries import Mention
 from tensorcast.controlplane.store.block_rows import Holding, Place
 from tensorcast.controlplane.store.dead_queries import Counts
@@ -131,6 +132,7 @@ class Desk:
     gate: Gate
     catalog: Catalog = CATALOG
     proofs: Proofs | None = None
+    refusals: Refusals = field(default_factory=Refusals)
 
     def check_changeable(self) -> None:
         """Raises Unavailable while the log is not the one whose events Postgres has, or a log is

@@ -80,6 +80,7 @@ def _merged(
 def _describe(desk: Desk, view: ClusterView, kind: Kind) -> PolicyInfo:
     state = view.policies.get(kind.name)
     told = _state_of(desk, view, kind)
+    refused = desk.refusals.of(kind.name)
     return PolicyInfo(
         policy=kind.name,
         state=told,
@@ -91,6 +92,8 @@ def _describe(desk: Desk, view: ClusterView, kind: Kind) -> PolicyInfo:
         set_by=state.actor if state else "",
         set_at=state.changed_at if state else None,
         seq=state.version if state else Seq(0),
+        refused=refused.times,
+        refusal=refused.last,
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from tensorcast.controlplane.core.catalog import CATALOG, Catalog
 from tensorcast.controlplane.core.decisions import Decision, decide_reactions, is_right
 from tensorcast.controlplane.core.guard import Guard
+from tensorcast.controlplane.services.refusals import Refusals
 from tensorcast.controlplane.services.retries import Retries
 from tensorcast.log.execute import Appender, execute
 from tensorcast.log.folding import Folding
@@ -52,6 +53,7 @@ async def run_scheduler(
     catalog: Catalog = CATALOG,
     folding: Folding | None = None,
     beginning: ClusterView = NOTHING,
+    refusals: Refusals | None = None,
 ) -> None:
     """Reacts to every event after the stored cursor, for ever. `follower` follows the same log
     (its `run` is the caller's); commands are decided on its view. What cannot be taken is parked,
@@ -59,7 +61,13 @@ async def run_scheduler(
     cursor."""
     reacted = await cursors.load(READER)
     scheduler = Scheduler(
-        writer, follower, reacted=reacted, catalog=catalog, folding=folding, view=beginning
+        writer,
+        follower,
+        reacted=reacted,
+        catalog=catalog,
+        folding=folding,
+        view=beginning,
+        refusals=refusals,
     )
     await scheduler.retries.recall(beginning, log)
     async with asyncio.TaskGroup() as tasks:
@@ -84,6 +92,7 @@ class Scheduler:
         catalog: Catalog = CATALOG,
         folding: Folding | None = None,
         view: ClusterView = NOTHING,
+        refusals: Refusals | None = None,
     ) -> None:
         self._folding = folding or Folding()
         self.view = view
@@ -93,6 +102,7 @@ class Scheduler:
         self._follower = follower
         self._catalog = catalog
         self._guard = Guard()
+        self._refusals = refusals or Refusals()
 
     async def take(self, stored: Stored) -> None:
         """Folds one event and, when it is new and not parked, does what follows from it."""
@@ -145,6 +155,7 @@ class Scheduler:
             except (Rejected, NotFound, InvalidArgument) as error:
                 _logger.info("%s looks again at event %d: %s", policy, recorded.seq, error)
                 if len(right) == 1:
+                    self._refusals.note(policy, recorded.seq, str(error))
                     return
                 for command in right:
                     await self._do_what_is_right(decision, [command], recorded)

@@ -35,6 +35,14 @@ def test_show_tells_why_it_was_stopped(tcctl: Tcctl) -> None:
     assert "versions" in out
 
 
+def test_show_tells_what_was_refused(tcctl: Tcctl) -> None:
+    tcctl.answer(policy=policy(refused=2, refusal="event 7: no artifact."))
+    told = "2 commands since its control plane began; event 7: no artifact."
+    assert told in " ".join(tcctl("policy", "show", "keep-last").out.split())
+    tcctl.answer(policy=policy())
+    assert "in vain" not in tcctl("policy", "show", "keep-last").out
+
+
 def test_parameters_are_json_or_text(tcctl: Tcctl) -> None:
     api = tcctl.answer(enable_policy=None, set_policy=None, policy=policy())
     tcctl("policy", "enable", "keep-last", "versions=5", 'names=["a*"]', "mode=fast", "x=null")

@@ -11,6 +11,7 @@ from rigs import read_all, running_rig
 from tensorcast.controlplane.core.catalog import CATALOG, kind_of, make_catalog
 from tensorcast.controlplane.core.guard import ACTOR, Limits
 from tensorcast.controlplane.core.policies.base import Configured, Parameters
+from tensorcast.controlplane.services.refusals import Refusals
 from tensorcast.controlplane.services.scheduler import Scheduler
 from tensorcast.schema.commands import DisablePolicy, EmitSignal, EnablePolicy, PinArtifact
 from tensorcast.schema.events import ArtifactPinned, KeyMoved, ReplicasRequested, SignalEmitted
@@ -51,9 +52,28 @@ async def rig():
         yield rig
 
 
-async def play(rig, catalog):
+class Vain(Configured[Parameters]):
+    name = "vain"
+
+    def react(self, view, recorded):
+        if isinstance(recorded.event, SignalEmitted):
+            return (PinArtifact(artifact="0" * 40),)
+        return ()
+
+
+async def test_what_is_answered_in_vain_is_counted(rig):
+    await rig.append(SignalEmitted(topic=Topic("go")))
+    refusals = Refusals()
+    await play(rig, further(Vain), refusals)
+    assert refusals.of("vain").times == 1
+    assert refusals.of("vain").last.startswith("event 1: ")
+
+
+async def play(rig, catalog, refusals=None):
     """Lets a scheduler answer everything, and what comes of that."""
-    scheduler = Scheduler(rig.writer, rig.follower, reacted=Seq(0), catalog=catalog)
+    scheduler = Scheduler(
+        rig.writer, rig.follower, reacted=Seq(0), catalog=catalog, refusals=refusals
+    )
     async with asyncio.timeout(20):
         while scheduler.reacted < await rig.log.last_seq():
             stored = await rig.log.read_one(Seq(scheduler.reacted + 1))
