@@ -39,12 +39,14 @@ REPAIR: Final = (
     " log (of an embedded cluster: `tcctl down`, move the folder `postgres` of its home away,"
     " `tcctl up`)."
 )
+_LOST: Final = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""The connection is gone (TimeoutError is an OSError). The driver calls it an internal error when
+that happens between the parts of a statement."""
 _ERRORS: Final = (
     DBAPIError,
     asyncpg.PostgresError,
-    asyncpg.InterfaceError,
     asyncpg.exceptions.TargetServerAttributeNotMatched,
-    OSError,
+    *_LOST,
 )
 
 
@@ -173,7 +175,7 @@ def is_transient(error: Exception) -> bool:
     state = getattr(origin, "sqlstate", None)
     if isinstance(state, str):
         return state[:2] in _TRANSIENT or state == _READ_ONLY
-    if isinstance(origin, OSError | asyncpg.InterfaceError):  # TimeoutError is an OSError
+    if isinstance(origin, _LOST):
         return True
     if isinstance(origin, asyncpg.exceptions.TargetServerAttributeNotMatched):
         return True  # none of them takes writes yet

@@ -66,6 +66,7 @@ def wrapped(error: Exception) -> DBAPIError:
         asyncpg.AdminShutdownError("terminating"),
         asyncpg.DiskFullError("no space"),
         asyncpg.InterfaceError("connection is closed"),
+        asyncpg.InternalClientError("another operation is in progress"),
         asyncpg.ConnectionDoesNotExistError("gone"),
     ],
 )
