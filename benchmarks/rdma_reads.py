@@ -1,12 +1,14 @@
 """What a pull over RDMA reaches of bare READs of the same size, in the same process and run.
 
     python scripts/rdma_guest.py -- .venv/bin/python -P benchmarks/rdma_reads.py [--rails 1 4]
+                                    [--pull-mib 16]
 
 Both have the same number of READs of 1 MiB on their way, between the same two devices, into memory
 that has been touched and registered beforehand, as segments of movers are. The pull asks, gets
 a key, READs, checks each chunk against its digest and tells of it; the bare loop only READs. In
-turns; medians. Pulls go over one queue pair, and over several. All memory is made once, for pages
-are dear in the guest. Prints lines for people and one of JSON.
+turns; medians. A pull is of 16 MiB, what a mover asks for of a source of such a pace (what it sends
+in 30 ms); all are posted at once. Pulls go over one queue pair, and over several. All memory is
+made once, for pages are dear in the guest. Prints lines for people and one of JSON.
 """
 
 from __future__ import annotations
@@ -54,17 +56,21 @@ def read_bare(pair, size: int) -> float:
 class Puller:
     """A channel of so many rails, over which an artifact is pulled into the same memory."""
 
-    def __init__(self, channel, region, manifest) -> None:
+    def __init__(self, channel, region, manifest, chunks: int) -> None:
         self._channel = channel
+        self._chunks = chunks
         self._region = region
         self._manifest = manifest
 
     async def pull(self) -> float:
         """Seconds of a pull."""
         total = self._manifest.chunks_total
-        step = total // 8
+        step = self._chunks
         began = time.perf_counter()
-        pulls = [make_pull(self._manifest, n, n + step, number=n) for n in range(0, total, step)]
+        pulls = [
+            make_pull(self._manifest, first, min(first + step, total), number=first)
+            for first in range(0, total, step)
+        ]
         self._channel.post(pulls, self._region)
         ends = await collect(self._channel, len(pulls), timeout_s=120)
         assert all(isinstance(end, Completed) for end in ends)
@@ -72,18 +78,20 @@ class Puller:
 
 
 @contextlib.asynccontextmanager
-async def pulling(address: str, target: memoryview, manifest, rails: int):
+async def pulling(address: str, target: memoryview, manifest, rails: int, chunks: int):
     with asking(queue_pairs=rails, reads_max=READS) as transport:
         transport.regions.mapped(target)
         region = transport.register(target)
         channel = await transport.connect(PEER, address)
         assert channel.rails == rails
-        yield Puller(channel, region, manifest)
+        yield Puller(channel, region, manifest, chunks)
         await transport.aclose()
         region.close()
 
 
-async def measure(size: int, rounds: int, rails: list[int]) -> dict[str, list[float]]:
+async def measure(
+    size: int, rounds: int, rails: list[int], pull_mib: int
+) -> dict[str, list[float]]:
     """Seconds of each: "bare", and by the number of rails."""
     shelf, content = Shelf(), make_content(plain_index(size), size)
     manifest = manifest_of(plain_index(size), content)
@@ -97,7 +105,7 @@ async def measure(size: int, rounds: int, rails: list[int]) -> dict[str, list[fl
         lender.regions.mapped(shelf.memory[ARTIFACT])
         ways = {
             count: await opened.enter_async_context(
-                pulling(server.address, target, manifest, count)
+                pulling(server.address, target, manifest, count, pull_mib)
             )
             for count in rails
         }
@@ -119,8 +127,11 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rails", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--pull-mib", type=int, default=16)
     arguments = parser.parse_args()
-    found = asyncio.run(measure(arguments.mib * MIB, arguments.rounds, arguments.rails))
+    found = asyncio.run(
+        measure(arguments.mib * MIB, arguments.rounds, arguments.rails, arguments.pull_mib)
+    )
     rates = {name: [arguments.mib / one for one in seconds] for name, seconds in found.items()}
     bare = statistics.median(rates.pop("bare"))
     ratios = {name: statistics.median(rate) / bare for name, rate in rates.items()}
