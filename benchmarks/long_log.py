@@ -51,13 +51,14 @@ from tensorcast.controlplane.store.rows import event_row, kind_of_state, state_r
 from tensorcast.controlplane.store.snapshots import write_layer
 from tensorcast.controlplane.store.tables import READ_MODELS, events
 from tensorcast.controlplane.store.write import CURSOR, copy_rows, driver_of, load_position
+from tensorcast.log.execute import foresee
 from tensorcast.log.jetstream import JetStreamCursors, JetStreamLog, connect_log
 from tensorcast.log.port import Stored
 from tensorcast.schema.chain import GENESIS, HASH_BYTES, chain_events
 from tensorcast.schema.cluster import evolve
 from tensorcast.schema.codec import encode
 from tensorcast.schema.envelope import Recorded
-from tensorcast.schema.events import TYPE_NAMES, aggregate_of
+from tensorcast.schema.events import aggregate_of
 from tensorcast.schema.folds import STATES, fold_name
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.subjects import log_subject
@@ -158,19 +159,7 @@ def history(count: int) -> Iterator[tuple[list[Stored], list[Recorded]]]:
                 Stored(Seq(seq), log_subject(CLUSTER, *aggregate_of(one.event)), encode(one))
                 for seq, one in batch
             ],
-            [
-                Recorded(
-                    seq=Seq(seq),
-                    id=one.id,
-                    type=TYPE_NAMES[type(one.event)],
-                    v=1,
-                    at=one.at,
-                    actor=one.actor,
-                    event=one.event,
-                    cause=one.cause,
-                )
-                for seq, one in batch
-            ],
+            [foresee(one, Seq(seq)) for seq, one in batch],
         )
 
 

@@ -54,12 +54,13 @@ from tensorcast.deploy.options import EmbeddedPostgres
 from tensorcast.deploy.pgdata import prepare_postgres
 from tensorcast.deploy.ports import choose_port
 from tensorcast.deploy.spawn import Launch, spawn
+from tensorcast.log.execute import foresee
 from tensorcast.log.port import Stored
 from tensorcast.schema.chain import HASH_BYTES
 from tensorcast.schema.cluster import ClusterView, evolve
 from tensorcast.schema.codec import encode
-from tensorcast.schema.envelope import Draft, Recorded
-from tensorcast.schema.events import TYPE_NAMES, aggregate_of
+from tensorcast.schema.envelope import Draft
+from tensorcast.schema.events import aggregate_of
 from tensorcast.schema.folds import fold_name
 from tensorcast.schema.ids import Seq
 from tensorcast.schema.subjects import log_subject
@@ -184,16 +185,7 @@ async def leap(url: str, count: int) -> dict[str, object]:
     drafts = enumerate(itertools.chain(*_fleet()), 1)
     gathering, began = Gathering(), time.perf_counter()
     for seq, one in itertools.islice(drafts, count - TAIL):
-        recorded = Recorded(
-            seq=Seq(seq),
-            id=one.id,
-            type=TYPE_NAMES[type(one.event)],
-            v=1,
-            at=one.at,
-            actor=one.actor,
-            event=one.event,
-            cause=one.cause,
-        )
+        recorded = foresee(one, Seq(seq))
         gathering.place(evolve(gathering, recorded, one.event))
         gathering.at = recorded.seq
     view = gathering.view()

@@ -116,7 +116,7 @@ def plan(
             checked = aggregate not in touched and not isinstance(event, SignalEvent)
             drafts.append(_draft(event, origin, ordinal, expected if checked else None))
             touched.add(aggregate)
-            view = project(view, _foresee(drafts[-1], Seq(view.at + 1)))
+            view = project(view, foresee(drafts[-1], Seq(view.at + 1)))
     return tuple(drafts), version
 
 
@@ -142,7 +142,7 @@ def _event_id(event: Event, origin: Origin, ordinal: int) -> EventId:
     return derive_event_id(f"{kind}/{name}/{origin.actor}", origin.cause, ordinal)
 
 
-def _foresee(draft: Draft, seq: Seq) -> Recorded:
+def foresee(draft: Draft, seq: Seq) -> Recorded:
     """The event as it will lie in the log, so that the next command of the same append sees it."""
     return Recorded(
         seq=seq,

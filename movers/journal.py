@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tensorcast.log.execute import Appender
+from tensorcast.log.execute import Appender, foresee
 from tensorcast.log.follower import Follower
 from tensorcast.movers.journal_file import JournalFile, KnownLog, LastLife, Report
 from tensorcast.movers.reserve import Reserve
@@ -37,7 +37,7 @@ from tensorcast.schema.errors import (
     Timeout,
     Unavailable,
 )
-from tensorcast.schema.events import TYPE_NAMES, aggregate_of
+from tensorcast.schema.events import aggregate_of
 from tensorcast.schema.ids import EventId, NodeId, ReplicaId, Seq
 
 __all__ = ["Journal", "LastLife", "Report", "plan"]
@@ -85,21 +85,8 @@ def plan(view: ClusterView, reports: Sequence[Report]) -> Plan:
             )
             touched.add(aggregate)
             drafts.append(draft)
-            view = project(view, _foreseen(draft, Seq(view.at + 1)))
+            view = project(view, foresee(draft, Seq(view.at + 1)))
     return Plan(tuple(drafts), tuple(refused))
-
-
-def _foreseen(draft: Draft, seq: Seq) -> Recorded:
-    return Recorded(
-        seq=seq,
-        id=draft.id,
-        type=TYPE_NAMES[type(draft.event)],
-        v=1,
-        at=draft.at,
-        actor=draft.actor,
-        event=draft.event,
-        cause=draft.cause,
-    )
 
 
 class Journal:
